@@ -43,8 +43,7 @@ def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, a
     the moves go on, and the same command shows them again. If the driver ends, `rlplan execute GROUPS --out OUT
     --resume` makes the moves that are left.
     """
-    from ..executor.groups.moves.group_change import planned_change
-    from ..executor.groups.moves.move_journal import Request, write_request
+    from ..executor.groups.group_change import Request, planned_change, write_request
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import sha256_file
     from ..traces.groups.groups_status import groups_status

@@ -188,7 +188,7 @@ def _dry_run(
 ) -> int:
     """Print the findings of `check` in plans that could be started, and what their cluster lacks; returns the exit
     code."""
-    from ..executor.placement.live_check import live_check
+    from ..executor.placement.live_checks import live_check
     from .shared.findings import reports
     from .shared.placement_text import placement_data, placement_lines
 

@@ -61,7 +61,7 @@ def profile_command(
     --shipped nothing is measured, for a first plan without GPUs; solve then needs a --trace of response lengths.
     """
     from ..api.input_paths import accelerators_must_be_known, check_target, job_file, job_inputs, need_cluster, need_job
-    from ..executor.processes.cluster_address import cluster_address
+    from ..executor.processes.host import cluster_address
     from ..plans.facts.model_shape import model_of_job
     from ..plans.files.prompt_rows import data_file, read_prompts
     from ..plans.schema.cluster import load_cluster

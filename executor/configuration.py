@@ -13,12 +13,9 @@ from dataclasses import dataclass, replace
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
-from ..plans.schema.levers import EngineLayout, RewardJudge, RoundDrafts, UpdateLayout
-from ..plans.schema.planned_job import LossPlan, PlannedJob, PooledReward, RewardPlan
+from ..plans.schema.levers import EngineLayout, RewardJudge, UpdateLayout
+from ..plans.schema.planned_job import KindNorms, LossPlan, PlannedJob, PooledReward, RewardPlan
 from ..plans.schema.planned_rounds import LongRound, ShortRound
-from ..rounds.balance import PrefixSharing
-from ..rounds.balancing.balance_spec import BalanceSpec
-from ..rounds.hand_over import HandOverSpec, TailSpec
 from ..rounds.round_spec import RoundSpec
 from ..rounds.timeouts import TimeoutSpec
 from .engines.fleet import FleetConfig
@@ -29,35 +26,6 @@ from .trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 
 
 @dataclass(frozen=True, slots=True)
-class RoundSettings:
-    """What a plan says for one kind of round (short or long)."""
-
-    layout: EngineLayout
-    """The engines that the round decodes on."""
-    max_num_seqs: int
-    """Samples that an engine decodes at a time."""
-    sharing: PrefixSharing | None
-    """How a prompt's samples are kept together on one engine; None: they are spread."""
-    update: UpdateSettings
-    """How the round's samples are trained."""
-    balance: BalanceSpec | None = None
-    """By what samples start longest expected first; None: they start in order, each on the least loaded engine."""
-    hand_over: HandOverSpec | None = None
-    """Engines that are handed over to training while others decode on; None: none."""
-    tail: TailSpec | None = None
-    """Engines that decode the tail in place of the round's; None: these decode it."""
-    drafts: RoundDrafts | None = None
-    """How its engines draft; None: they do not."""
-    kv_tokens: int | None = None
-    """KV tokens that one engine has room for; None: all that fit."""
-
-    @property
-    def layouts(self) -> tuple[EngineLayout, ...]:
-        """All engines that the round needs."""
-        return (self.layout,) if self.tail is None else (self.layout, EngineLayout(self.tail.tp, self.tail.engines))
-
-
-@dataclass(frozen=True, slots=True)
 class RunSettings:
     """A plan as one run's machines take it."""
 
@@ -65,15 +33,21 @@ class RunSettings:
     spec: RoundSpec
     timeouts: Mapping[str, TimeoutSpec]
     """By part of the reward, those with reward workers."""
-    rounds: dict[str, RoundSettings]
-    """By kind of round; a plan without long rounds has short ones only."""
+    rounds: dict[str, ShortRound | LongRound]
+    """By kind of round, as the plan has them; a plan without long rounds has short ones only."""
+    updates: dict[str, UpdateSettings]
+    """How the samples of each of these are trained."""
     checksum_every: int
     streams: bool = False
     """Whether trainers on a pool of their own train complete groups while others decode."""
 
-    def of_round(self, round_kind: str) -> RoundSettings:
-        """The settings of a kind of round; those of short rounds where the plan has no others."""
+    def of_round(self, round_kind: str) -> ShortRound | LongRound:
+        """What the plan says of a kind of round; of short rounds where it has no others."""
         return self.rounds.get(round_kind, self.rounds["short"])
+
+    def update_of(self, round_kind: str) -> UpdateSettings:
+        """How the samples of a kind of round are trained; those of short rounds where the plan has no others."""
+        return self.updates.get(round_kind, self.updates["short"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +73,15 @@ def configuration(
     `train_pool`: the pool of their trainers; None: that of the engines.
     """
     runs = tuple(run_settings(planned, job) for planned in plans)
-    rounds = [settings for run in runs for settings in run.rounds.values()]
+    rounds = [each for run in runs for each in run.rounds.values()]
     return Configuration(
         fleet=fleet_config(
-            sorted({layout for settings in rounds for layout in settings.layouts}),
+            sorted({layout for each in rounds for layout in each.layouts}),
             job,
             paths.model,
             pool,
-            max(settings.max_num_seqs for settings in rounds),
-            max(settings.drafts.tokens if settings.drafts else 0 for settings in rounds),
+            max(each.rollout.max_num_seqs for each in rounds),
+            max(each.rollout.drafts.tokens if each.rollout.drafts else 0 for each in rounds),
             kv_bytes(rounds, paths.model, job.model.dtype),
         ),
         rewards={
@@ -122,18 +96,22 @@ def configuration(
 
 def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
     """A plan's decisions as `TrainingRun` takes them."""
-    spec = RoundSpec(
-        **planned.round_numbers(),
-        max_tokens=job.rollout.max_response_tokens,
-        dynamic_sampling=job.algorithm.dynamic_sampling,
-    )
-    norms = planned.loss.grad_norms
-    rounds = {"short": _round_settings(planned.rounds.short, 1.0 if norms is None else norms.short)}
+    rounds: dict[str, ShortRound | LongRound] = {"short": planned.rounds.short}
     if planned.rounds.long is not None:
-        rounds["long"] = _round_settings(planned.rounds.long, 1.0 if norms is None else norms.long)
-    timeouts = {name: TimeoutSpec(**pool.timeout_numbers()) for name, pool in worker_pools(planned, job).items()}
-    sync = planned.sync
-    return RunSettings(planned.bias.mode, spec, timeouts, rounds, sync.checksum_every, streams=planned.streams)
+        rounds["long"] = planned.rounds.long
+    norms = planned.loss.grad_norms or KindNorms(short=1.0, long=1.0)
+    return RunSettings(
+        planned.bias.mode,
+        planned.round_spec(job.rollout.max_response_tokens, job.algorithm.dynamic_sampling),
+        {name: pool.timeout_spec() for name, pool in worker_pools(planned, job).items()},
+        rounds,
+        {
+            name: update_settings(each.train)._replace(norm_share=norms.short if name == "short" else norms.long)
+            for name, each in rounds.items()
+        },
+        planned.sync.checksum_every,
+        streams=planned.streams,
+    )
 
 
 def worker_pools(planned: PlannedJob, job: Job) -> dict[str, RewardPlan | PooledReward]:
@@ -142,33 +120,17 @@ def worker_pools(planned: PlannedJob, job: Job) -> dict[str, RewardPlan | Pooled
     return {name: planned.reward if not place else planned.reward.further[name] for place, name in enumerate(names)}
 
 
-def _round_settings(planned: ShortRound | LongRound, norm_share: float) -> RoundSettings:
-    rollout, prefix, freed = planned.rollout, planned.rollout.prefix, planned.hand_over
-    tail = planned.tail if isinstance(planned, LongRound) else None
-    return RoundSettings(
-        layout=rollout.layout,
-        max_num_seqs=rollout.max_num_seqs,
-        sharing=None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample),
-        update=update_settings(planned.train)._replace(norm_share=norm_share),
-        balance=None if rollout.balance is None else BalanceSpec(**rollout.balance.numbers()),
-        hand_over=None if freed is None else HandOverSpec(**freed.model_dump()),
-        tail=None if tail is None else TailSpec(**tail.model_dump()),
-        drafts=rollout.drafts,
-        kv_tokens=rollout.kv_tokens,
-    )
-
-
-def kv_bytes(rounds: Sequence[RoundSettings], model: str, dtype: str) -> dict[int, int]:
+def kv_bytes(rounds: Sequence[ShortRound | LongRound], model: str, dtype: str) -> dict[int, int]:
     """By TP size, bytes of the KV cache of each of an engine's ranks: kinds of round and plans share engines, so these
     have what the round takes that needs the most. None of a size of which any round says nothing."""
     tokens: dict[int, list[int | None]] = {}
-    for settings in rounds:
-        for layout in settings.layouts:
-            tokens.setdefault(layout.tp, []).append(settings.kv_tokens if layout == settings.layout else None)
+    for each in rounds:
+        for layout in each.layouts:
+            tokens.setdefault(layout.tp, []).append(each.rollout.kv_tokens if layout == each.rollout.layout else None)
     return {
         tp: max(said) * kv_bytes_per_token(model, dtype, tp)
-        for tp, each in tokens.items()
-        if len(said := [count for count in each if count is not None]) == len(each)
+        for tp, counts in tokens.items()
+        if len(said := [count for count in counts if count is not None]) == len(counts)
     }
 
 

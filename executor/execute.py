@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from .prepare import Execution, Options, placement_of
-from .processes.cluster_address import cluster_address
+from .processes.host import cluster_address
 from .records.execution_folder import begin_folder, check_folder, run_lock
 
 if TYPE_CHECKING:
@@ -52,12 +52,11 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .memory.device_holds import device_ledger
     from .memory.device_turns import DeviceTurns
     from .memory.free_memory import beside_others, held_by_others, held_text
+    from .placement.live_checks import check_shared
     from .placement.seat_keeper import NodeNews, SeatKeeper
-    from .placement.shared_folder import check_shared
     from .processes.actors import start_ray
     from .processes.supervision import Patience, Supervisor, together
-    from .rewards.judge.judge_config import judge_config
-    from .rewards.judge.judge_pool import JudgePool
+    from .rewards.judge_pool import JudgePool, judge_config
     from .rewards.local_scoring import try_functions
     from .rollout.prompts import load_prompts, load_tokenizer
     from .rollout.reward_sum import RewardSum

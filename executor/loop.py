@@ -40,14 +40,14 @@ async def _step(run: TrainingRun) -> StepRecord:
     await begin_turn(run, "rollout")
     began = time.perf_counter()
     round_kind = run.schedule.next_kind()
-    settings, version = run.settings.of_round(round_kind), f"{run.name}:{run.step_number}"
+    planned, version = run.settings.of_round(round_kind), f"{run.name}:{run.step_number}"
 
     # Sync weights.
     checked = run.step_number % run.settings.checksum_every == 0
-    engines = run.fleet.engines(settings.layout)
+    engines = run.fleet.engines(planned.rollout.layout)
     units = await units_of_round(run, engines)
     engines = engines if units is None else units.here
-    later = [engine for layout in settings.layouts[1:] for engine in run.fleet.engines(layout)]
+    later = [engine for layout in planned.layouts[1:] for engine in run.fleet.engines(layout)]
     sending = await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines, later))
     sent = await run.weights.sync(engines, version, checked, lambda: run.turns.to_sending(run, engines))
     run.tell_way(sent)
@@ -63,17 +63,18 @@ async def _step(run: TrainingRun) -> StepRecord:
     # Roll out.
     machine = run.schedule.begin()
     tag = f"{run.name}/{run.step_number}/{run.trainer_restarts}"
-    streaming = run.streaming(machine, settings)
+    streaming = run.streaming(machine, round_kind)
     samples = machine.samples_to_train(run.settings.spec.prompts_per_step)
-    drafts = run.drafts.next_round(settings.drafts)
+    drafts = run.drafts.next_round(planned.rollout.drafts)
     if units is not None:
         units.samples = samples
-    tail = round_tail(run, settings.tail, samples, engines, run.fleet, run.turns, run.weights.join_all)
-    spec = settings.balance
+    tail = round_tail(run, planned.tail, samples, engines, run.fleet, run.turns, run.weights.join_all)
+    spec = planned.rollout.balance
     balance = None if spec is None else Balance(spec, run.schedule.recorded())
     rollout = run.runner.run(
-        machine, settings.layout, version, run.weights.join, tag, run.seeds(machine),
-        run.timeouts.deadlines_s, settings.max_num_seqs, settings.sharing, streaming, tail, drafts, balance, units,
+        machine, planned.rollout.layout, version, run.weights.join, tag, run.seeds(machine),
+        run.timeouts.deadlines_s, planned.rollout.max_num_seqs, planned.rollout.prefix, streaming, tail, drafts,
+        balance, units,
     )  # fmt: skip
     result = await while_trainer_lives(run.trainer, rollout)
     outcome = run.schedule.end(machine)
@@ -110,7 +111,11 @@ async def _step(run: TrainingRun) -> StepRecord:
         training = await while_trainer_lives(run.trainer, run.turns.to_training(run))
         apart_s += switched_in(run, training.trainers_s)
     run.updating = True
-    metrics = await run.trainer.step(groups, settings.update, streamed=bool(taken)) if outcome.trained else {}
+    metrics = (
+        await run.trainer.step(groups, run.settings.update_of(round_kind), streamed=bool(taken))
+        if outcome.trained
+        else {}
+    )
     trained = time.perf_counter() - apart_s
     await end_turn(run)
 

@@ -24,7 +24,7 @@ from ..rounds.schedule import Schedule
 from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import PoolTimeouts
 from ..traces.report_state import drift_text
-from .configuration import RoundSettings, run_settings
+from .configuration import run_settings
 from .engines.fleet import Fleet
 from .groups.member_turns import GroupTurns, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
@@ -69,7 +69,7 @@ class TrainingRun:
         self.timeouts = PoolTimeouts(self.settings.timeouts)
         self.weights_path = run_dir / "weights" / "current.safetensors"
         self.weights = WeightSync(trainer, fleet, self.weights_path, from_host=self.turns.ledger.shared)
-        self.drafts = RunDrafts([each.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
+        self.drafts = RunDrafts([each.rollout.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
         self.step_number = self.trainer_restarts = 0
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
         self.updating = False
@@ -132,15 +132,16 @@ class TrainingRun:
         schedule = self.schedule
         return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, schedule.round_number if machine.cuts else None)
 
-    def streaming(self, machine: Round, settings: RoundSettings) -> RoundStreaming | None:
+    def streaming(self, machine: Round, round_kind: str) -> RoundStreaming | None:
         """How groups of a round are trained beside its rollout; None: they are trained after it."""
-        spec = settings.hand_over
+        planned = self.settings.of_round(round_kind)
+        spec = planned.hand_over
         if spec is None and not self.settings.streams:
             return None
         samples = machine.samples_to_train(self.settings.spec.prompts_per_step)
-        engines = self.fleet.engines(settings.layout)
+        engines = self.fleet.engines(planned.rollout.layout)
         decision = None if spec is None else HandOver(spec, samples, len(engines))
-        return round_streaming(self, engines, decision, settings.update, self.trainer, self.turns)
+        return round_streaming(self, engines, decision, self.settings.update_of(round_kind), self.trainer, self.turns)
 
     def tell_way(self, sent: Sent) -> None:
         """Write into the trace why weights went on another way than was wanted, or not through memory of GPUs, whenever

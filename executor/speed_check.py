@@ -70,7 +70,7 @@ class SpeedCheck:
 
     async def _decode_s(self, run: TrainingRun, expected: PredictedSpeed) -> list[float]:
         """Seconds of each decode step on the engines of short rounds, which are sent the run's weights."""
-        engines = self.fleet.engines(run.settings.of_round("short").layout)
+        engines = self.fleet.engines(run.settings.of_round("short").rollout.layout)
         await run.turns.to_sending(run, engines)
         version = f"{run.name}:{run.step_number}:speed"
         await run.weights.sync(engines, version, False, lambda: run.turns.to_sending(run, engines))
@@ -93,7 +93,7 @@ class SpeedCheck:
 
     async def _update_s(self, run: TrainingRun, expected: UpdateSpeed) -> float:
         """Seconds of the gradients of one update of short rounds."""
-        groups, settings = self._groups(expected), run.settings.of_round("short").update
+        groups, settings = self._groups(expected), run.settings.update_of("short")
         run.weights.retire()
         await run.turns.to_training(run)
         return [await run.trainer.time_update(groups, settings) for _ in range(REPEATS)][-1]

@@ -6,26 +6,23 @@ import math
 import time
 import warnings
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 from .. import __version__
 from ..plans.facts.digest import job_decisions, job_predictions
 from ..plans.schema.job import Job
-from ..plans.schema.levers import RoundDrafts, RoundHandOver, RoundPrefix, RoundTail
+from ..plans.schema.levers import RoundDrafts, RoundHandOver, RoundTail
 from ..plans.schema.plan import Inputs, LibraryInput, Plan, Solver, Volatile
 from ..plans.schema.planned_job import Bias, KindNorms, PlacementSpec, PlannedJob, RewardPlan, StepIssue, SyncPlan
 from ..plans.schema.planned_rounds import LongIssue, LongQueue, LongRound, RoundIssue, RoundRollout, Rounds, ShortRound
 from ..plans.schema.predicted import Predicted
 from ..profiles.reward_tables import RewardTable, reward_sha256
-from ..rounds.hand_over import TailSpec
 from ..rounds.round_spec import QueueRule
 from .choose.candidate_search import UNBIASED, Search
-from .choose.candidates.balance_numbers import balance_of
 from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.cycle_cost import Cycle
 from .choose.schedule_choice import Decided
 from .choose.schedules import count_cycles
-from .costs.decode_costs import ChangeCost
 from .lengths.loss_divisors import expected_loss, kind_norms
 from .solve_options import SolveOptions
 
@@ -124,6 +121,8 @@ def _planned_rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
     short = cast(ShortKey, cycle.short.key)
     long = cast(LongKey, cycle.long.key) if cycle.long is not None else None
     size, target = job.rollout.samples_per_prompt, job.rollout.prompts_per_step
+    change = None if long is None else search.setting.change_of(long)
+    spec = None if change is None else change.spec
     return Rounds(
         short=ShortRound(
             issue=RoundIssue(prompts=short.prompts, samples=short.samples),
@@ -139,7 +138,8 @@ def _planned_rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
             queue=_planned_queue(long.queue_rule),
             rollout=_planned_rollout(search, long),
             train=search.space.train[cycle.long_train].layout,
-            **_planned_change(search.setting.change_of(long)),
+            hand_over=spec if isinstance(spec, RoundHandOver) else None,
+            tail=spec if isinstance(spec, RoundTail) else None,
         ),
     )
 
@@ -150,17 +150,6 @@ def _planned_queue(rule: QueueRule | None) -> LongQueue | None:
     return LongQueue(more_copies_every=rule.more_copies_every, until_long_after=rule.until_long_after)
 
 
-def _planned_change(change: ChangeCost | None) -> dict[str, Any]:
-    """The keys of a long round that state a change of its engines."""
-    if change is None:
-        return {}
-    spec = change.spec
-    when: dict[str, Any] = {"at_finished": spec.at_finished, "growth_tokens": spec.growth_tokens}
-    if isinstance(spec, TailSpec):
-        return {"tail": RoundTail(engines=spec.engines, tp=spec.tp, **when)}
-    return {"hand_over": RoundHandOver(engines=spec.engines, **when)}
-
-
 def _planned_rollout(search: Search, key: ShortKey | LongKey) -> RoundRollout:
     """Engines of a kind of round, with drafts and shared prefixes where they are chosen."""
     space, layout, at_once = search.space, key.layout, search.setting.at_once(key)
@@ -168,11 +157,7 @@ def _planned_rollout(search: Search, key: ShortKey | LongKey) -> RoundRollout:
     if key.draft_tokens:
         up_to = min(at_once, space.drafted[layout, key.draft_tokens].up_to_sequences)
         drafts = RoundDrafts(tokens=key.draft_tokens, up_to_sequences=up_to)
-    sharing = space.decode[layout].sharing
-    prefix = None
-    balance = balance_of(search.setting.cost_of(key)) if key.balanced else None
-    if sharing is not None and balance is None:
-        prefix = RoundPrefix(block_tokens=sharing.block_tokens, tokens_per_sample=sharing.tokens_per_sample)
+    balance = search.setting.cost_of(key).balance
     return RoundRollout(
         pool=space.pool,
         engines=layout.engines,
@@ -180,7 +165,7 @@ def _planned_rollout(search: Search, key: ShortKey | LongKey) -> RoundRollout:
         max_num_seqs=at_once,
         kv_tokens=search.setting.kv_tokens(key),
         drafts=drafts,
-        prefix=prefix,
+        prefix=None if balance is not None else space.decode[layout].sharing,
         balance=balance,
     )
 

@@ -16,7 +16,7 @@ Ties go to the engine that holds the prompt, then to the lowest number, so the c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Protocol
 
 BLOCK_TOKENS = {"cpu": 32, "cuda": 16}
 """KV tokens in a block of an engine's cache, by kind of accelerator. On a CPU engines are built so: 32 are the fewest
@@ -33,21 +33,11 @@ def shared_tokens(prompt_tokens: int, block_tokens: int) -> int:
     return (prompt_tokens - 1) // block_tokens * block_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixSharing:
-    """The worth of keeping a prompt's samples on one engine.
-
-    Attributes:
-        block_tokens: KV tokens of a block of the engines' cache.
-        tokens_per_sample: shared prompt tokens that are worth one sample by which an engine is ahead.
-    """
-
-    block_tokens: int
-    tokens_per_sample: int
+class PrefixSharing(Protocol):
+    """The worth of keeping a prompt's samples on one engine (`RoundPrefix` of plans/schema/sections/levers.py)."""
 
     def lead(self, prompt_tokens: int) -> float:
         """Samples by which an engine that holds a prompt of so many tokens may be ahead and still get the next one."""
-        return shared_tokens(prompt_tokens, self.block_tokens) / self.tokens_per_sample
 
 
 class Balancer:

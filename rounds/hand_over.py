@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
 # The published algorithm looks again when another 5 % of the samples have ended (RollPacker, arXiv 2509.21009).
 MILESTONE = 0.05
@@ -27,53 +27,19 @@ MILESTONE = 0.05
 MARGIN = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class HandOverSpec:
-    """A hand-over of engines to training as a plan has it.
+class EngineChange(Protocol):
+    """A change of a round's engines as a plan has it (`RoundHandOver` and `RoundTail` of plans/schema/sections)."""
 
-    Attributes:
-        engines: how many are freed, those with the highest numbers.
-        at_finished: share of the samples to be trained that must have ended.
-        growth_tokens: by how much a running sample is expected to grow, for the projection of KV.
-    """
+    @property
+    def at_finished(self) -> float:
+        """Share of the samples to be trained that must have ended."""
 
-    engines: int
-    at_finished: float
-    growth_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        if self.engines < 1 or not 0 < self.at_finished <= 1 or self.growth_tokens < 0:
-            raise ValueError("a hand-over frees at least one engine, at a share within (0, 1], with no negative growth")
+    @property
+    def growth_tokens(self) -> int:
+        """By how much a running sample is expected to grow, for the projection of KV."""
 
     def stay(self, engines: int) -> int:
-        """How many of a round's engines decode on. Raises ValueError if none does."""
-        if self.engines >= engines:
-            raise ValueError(f"{self.engines} of {engines} engines cannot be freed: one must go on decoding")
-        return engines - self.engines
-
-
-@dataclass(frozen=True, slots=True)
-class TailSpec:
-    """Engines that decode the tail of a round in place of the round's engines, as a plan has them.
-
-    Attributes:
-        engines: how many.
-        tp: devices of each of them, more than an engine of the round has.
-        at_finished, growth_tokens: as in HandOverSpec.
-    """
-
-    engines: int
-    tp: int
-    at_finished: float
-    growth_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        if self.engines < 1 or self.tp < 2 or not 0 < self.at_finished <= 1 or self.growth_tokens < 0:
-            raise ValueError("a tail has an engine of TP 2 or more, a share within (0, 1], and no negative growth")
-
-    def stay(self, engines: int) -> int:
-        """How many engines decode the tail; all `engines` of the round stop."""
-        return self.engines
+        """How many engines decode on, where the round has `engines`. Raises ValueError if none does."""
 
 
 def free_replicas(ranks: Sequence[Hashable], replica: int, staying: Collection[Hashable]) -> tuple[int, ...]:
@@ -98,7 +64,7 @@ class HandOver:
     `stay` is how many engines decode on: of the round's, or of the tail's in their place.
     """
 
-    def __init__(self, spec: HandOverSpec | TailSpec, samples: int, engines: int) -> None:
+    def __init__(self, spec: EngineChange, samples: int, engines: int) -> None:
         self.spec = spec
         self.samples = samples
         self.stay = spec.stay(engines)

@@ -24,7 +24,6 @@ from rlplan.plans.schema.plan import Plan
 from rlplan.profiles.profile_schema import Profile
 from rlplan.rounds.machines.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from rlplan.rounds.machines.round import Round
-from rlplan.rounds.round_spec import RoundSpec
 from rlplan.rounds.schedule import Schedule
 
 PROMPT_TOKENS = 128
@@ -192,7 +191,7 @@ def seconds_per_sample(
     Raises AssertionError for levers that are not simulated here.
     """
     planned = plan.job
-    spec = RoundSpec(**planned.round_numbers(), max_tokens=world.cap_tokens)
+    spec = planned.round_spec(world.cap_tokens)
     kinds = round_costs(planned, profile, cluster=cluster)
     assert all(kind.change is None and kind.decode.balance is None for kind in kinds), "a lever that is not simulated"
     schedule = Schedule(spec, [f"p{number}" for number in range(3 * rounds * spec.prompts_per_step)], seed)

@@ -11,8 +11,8 @@ import ray
 
 import rlplan.plans
 from rlplan.executor.placement.live_nodes import on_node
-from rlplan.executor.placement.run_placement import run_placement
 from rlplan.executor.placement.seat_keeper import LiveSeat, SeatKeeper
+from rlplan.executor.placement.seats import run_placement
 from rlplan.executor.processes.actors import ACTOR_OPTIONS, start_ray
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.plan import Plan, load_plan

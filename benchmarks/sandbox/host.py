@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rlplan.executor.rewards.verdict import MEMORY_BYTES
+from rlplan.executor.rewards.sandbox.verdict import MEMORY_BYTES
 
 DISK_BYTES = 256 << 20
 """Less free space than before by so much, on the disk of temporary files, counts as harm."""

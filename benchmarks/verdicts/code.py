@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlplan.executor.rewards.kinds.code_reward import CodeReward
-from rlplan.executor.rewards.verdict import RowError
+from rlplan.executor.rewards.sandbox.verdict import RowError
 from rlplan.plans.answers.code_tests import answer_of_row
 
 from . import read_cases

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlplan.executor.rewards.kinds.math_reward import judge
-from rlplan.executor.rewards.verdict import PolicyError, RowError
+from rlplan.executor.rewards.sandbox.verdict import PolicyError, RowError
 
 from . import read_cases
 

@@ -45,7 +45,7 @@ def execute_groups_command(
 
 
 def _dry_run(groups: Sequence[PreparedGroup], findings: Sequence[Finding], as_json: bool) -> int:
-    from ...executor.placement.live_check import live_check_of_rooms
+    from ...executor.placement.live_checks import live_check_of_rooms
 
     names = {group.key: [job.name for job in group.jobs] for group in groups}
     rooms = [room for group in groups for room in group.rooms]

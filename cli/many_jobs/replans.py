@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...executor.groups.moves.bound_driver import Proposed, ReplanInputs
+from ...executor.groups.bound_driver import Proposed, ReplanInputs
 
 
 def write_replan(given: ReplanInputs, path: Path) -> Proposed:

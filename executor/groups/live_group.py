@@ -2,7 +2,7 @@
 
 Invariants:
 - a node is held while a job of the group has a seat on it, and given back when the last of them gives its seat up;
-- a unit has one number for good: no other node of the group ever gets the number (moves/live_units.py).
+- a unit has one number for good: no other node of the group ever gets the number (`group_change.live_units`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...traces.trace import TraceError
 from ..memory.free_memory import Sleeping
 from ..placement.live_nodes import LeasedNode
 from ..placement.node_pool import NodePool
-from .moves.live_units import Units, live_seat, live_units
+from .group_change import Units, live_seat, live_units
 from .permit_actor import GroupState, ask, start_permits
 from .prepare_group import PreparedGroup
 from .turn_journal import Journalled, journalled_seats

@@ -14,8 +14,8 @@ import psutil
 import ray
 
 from ...plans.yaml.errors import InputError, RunFailed
-from .cluster_address import cluster_address
 from .faults import ActorFailed, Fault, classify
+from .host import cluster_address
 
 # Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
 ACTOR_OPTIONS = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}

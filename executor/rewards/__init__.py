@@ -1,6 +1,7 @@
 """Rewards: one score per sample, computed in Ray workers while other samples still decode.
 
-`pool` is the driver's side, `sample_queue` what waits in it, `process` its view of one worker, `worker` the actor.
+`pool` is the driver's side, `process` its view of one worker, `worker` the actor;
+`judge_pool` has samples judged by a model.
 `functions` turns a job's reward into a callable (`kinds/`, `keyhunt`), and `scoring` calls it, in a process of its own:
 `sandbox` runs a response's code and the row's tests, `scoring_child`, started by `scoring_process`, calls `math` and
 `function` rewards. `charges` says whose fault a failure is. Without Ray `local_scoring` scores on this machine, and

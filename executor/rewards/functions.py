@@ -18,11 +18,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...plans.yaml.errors import InputError
-from .verdict import MEMORY_BYTES, Verdict
-from .verdict import InfrastructureError as InfrastructureError  # a user's function imports them from here
-from .verdict import PolicyError as PolicyError
-from .verdict import PolicyTimeout as PolicyTimeout
-from .verdict import RowError as RowError
+from .sandbox.verdict import MEMORY_BYTES, Verdict
+from .sandbox.verdict import InfrastructureError as InfrastructureError  # a user's function imports them from here
+from .sandbox.verdict import PolicyError as PolicyError
+from .sandbox.verdict import PolicyTimeout as PolicyTimeout
+from .sandbox.verdict import RowError as RowError
 
 if TYPE_CHECKING:  # the process that scores starts without the documents' schemas, in a quarter of the time
     from ...plans.schema.job import JobPaths, RewardSpec

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 from .functions import InfrastructureError, Judge, PolicyError, PolicyTimeout, RewardFunction, RowError
-from .verdict import Verdict
+from .sandbox.verdict import Verdict
 
 Outcome = Literal[
     "ok", "policy_timeout", "policy_error", "policy_memory", "policy_crash", "function_error", "infra_failed"

@@ -22,8 +22,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from ...plans.schema.levers import EngineLayout
-from ...rounds.hand_over import HandOver, TailSpec
+from ...plans.schema.levers import RoundTail
+from ...rounds.hand_over import HandOver
 from ...rounds.step_order import to_decoding, to_tail
 from ..engines.engine_handle import EngineBack, EngineHandle, EngineNews
 from ..engines.fleet import Fleet
@@ -240,7 +240,7 @@ class TakeOver:
         await self._turns.in_round(self._run, self._to_decoding)
 
 
-class RoundTail:
+class TailEngines:
     """The tail of one round of a run.
 
     Args:
@@ -317,15 +317,15 @@ class RoundTail:
 
 def round_tail(
     run: TurnsOf,
-    spec: TailSpec | None,
+    spec: RoundTail | None,
     samples: int,
     engines: Sequence[EngineHandle],
     fleet: Fleet,
     turns: DeviceTurns,
     give_all: GiveAll,
-) -> RoundTail | None:
+) -> TailEngines | None:
     """The tail of a run's round on `engines`, of which `samples` samples are to be trained; None without one."""
     if spec is None:
         return None
-    engines_of_tail = fleet.engines(EngineLayout(spec.tp, spec.engines))
-    return RoundTail(run, HandOver(spec, samples, len(engines)), engines_of_tail, turns, give_all)
+    engines_of_tail = fleet.engines(spec.layout)
+    return TailEngines(run, HandOver(spec, samples, len(engines)), engines_of_tail, turns, give_all)

@@ -19,7 +19,7 @@ from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
 from ..processes.faults import failure
 from ..trainer.trainer_group import TrainerDied
-from .engine_change import RoundTail
+from .engine_change import TailEngines
 from .light_engines import LightEngines
 from .live_round import GiveWeights, Inbox, LiveRound, Weights
 from .prompts import PromptText
@@ -73,7 +73,7 @@ class RoundRunner:
         max_num_seqs: int | None = None,
         sharing: PrefixSharing | None = None,
         streaming: RoundStreaming | None = None,
-        tail: RoundTail | None = None,
+        tail: TailEngines | None = None,
         drafts: DraftedRound | None = None,
         balance: Balance | None = None,
         units: RoundUnits | None = None,

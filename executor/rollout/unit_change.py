@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from ...plans.schema.levers import RoundHandOver
 from ...plans.yaml.errors import RunFailed
-from ...rounds.hand_over import HandOver, HandOverSpec
+from ...rounds.hand_over import HandOver
 from ...rounds.step_order import to_giving
 from ..engines.engine_handle import EngineBack, EngineHandle, EngineNews
 from ..memory.device_turns import DeviceTurns, TurnsOf
@@ -249,13 +250,13 @@ class EngineUnits:
         """Units of all its engines."""
         return frozenset().union(*self.of_engine.values())
 
-    def tail_of(self, engines: Sequence[EngineHandle]) -> HandOverSpec | None:
+    def tail_of(self, engines: Sequence[EngineHandle]) -> RoundHandOver | None:
         """When the tail of a round on these engines is reached; None: never."""
         kept = frozenset(sorted(self.all_units)[: self.keep])
         leaving = sum(not self.of_engine[engine.name] <= kept for engine in engines)
         if self.at_finished is None or not self.keep or not 0 < leaving < len(engines):
             return None
-        return HandOverSpec(leaving, self.at_finished)
+        return RoundHandOver(engines=leaving, at_finished=max(self.at_finished, 0.01))  # the least share of a plan
 
 
 class RoundUnits:

@@ -12,11 +12,9 @@ from ...plans.files.judge_model import judge_model_fault
 from ...plans.files.reward_function import function_faults
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, RewardKind
-from ...plans.schema.levers import TimeoutNumbers
 from ...plans.schema.plan import Plan
 from ...plans.schema.reward_spec import RewardAudit
 from ...plans.yaml.yaml_doc import Loc
-from ...profiles.phase_schema import Reward
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import reward_assumed, reward_kinds, reward_sha256, reward_table, with_reward_times
 from ..costs.reward_costs import Executions, reward_cost
@@ -42,8 +40,8 @@ def reward_faults(plan: Plan, profile: Profile | None, job: Job | None) -> list[
     if profile is None or job is None or not reward_assumed(profile):
         return []
     usual, _ = with_reward_times(profile, job.reward.kind)
-    numbers = job.reward.timeout_numbers()
-    own_s, usual_s = _mean_s(profile.reward, numbers), _mean_s(usual.reward, numbers)
+    timeout = job.reward.timeout_spec()
+    own_s, usual_s = (reward_cost(each.reward, 1, timeout).mean_s() for each in (profile, usual))
     if usual_s <= FAR * own_s and own_s <= FAR * usual_s:
         return []
     message = (
@@ -146,7 +144,3 @@ def failed_audit(audit: RewardAudit | None, location: Loc) -> list[Fault]:
         return []
     remedy = "rlplan rewards audit JOB names the rows"
     return [Fault("reward-fails-audit", location, f"the reward fails its audit {audit.text}", remedy)]
-
-
-def _mean_s(reward: Reward, numbers: TimeoutNumbers) -> float:
-    return reward_cost(reward, 1, numbers).mean_s()

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...plans.schema.levers import EngineLayout
-from ...rounds.balance import PrefixSharing, shared_tokens
+from ...plans.schema.levers import EngineLayout, RoundPrefix
+from ...rounds.balance import shared_tokens
 from ...rounds.round_spec import RoundKind
 from ..costs.decode_costs import DecodeCost
 from ..costs.reward_costs import RewardCost
@@ -45,7 +45,7 @@ _STREAM = 1 << 20
 class PrefixPlacement:
     """The placement of a layout's samples, and the share of a plain rollout that it saves against spreading."""
 
-    sharing: PrefixSharing
+    sharing: RoundPrefix
     saved: float
 
 
@@ -108,7 +108,7 @@ def _best(cost: DecodeCost, round_kind: RoundKind, rounds_draws: Sequence[RoundD
     spread = _rollouts_s(cost, round_kind, rounds_draws)
     best: PrefixPlacement | None = None
     for lead in sorted({*(lead for lead in LEADS if lead < round_kind.samples), round_kind.samples}):
-        sharing = PrefixSharing(cost.block_tokens, max(1, math.floor(shared / lead)))
+        sharing = RoundPrefix(block_tokens=cost.block_tokens, tokens_per_sample=max(1, math.floor(shared / lead)))
         saved = spread - _rollouts_s(replace(cost, sharing=sharing), round_kind, rounds_draws)
         error = float(saved.std(ddof=1)) / math.sqrt(len(saved))
         share = float(saved.mean() / spread.mean())

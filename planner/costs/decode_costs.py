@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ...plans.schema.levers import EngineLayout, UpdateLayout
+from ...plans.schema.levers import EngineLayout, RoundBalance, RoundHandOver, RoundPrefix, RoundTail, UpdateLayout
 from ...profiles.laws.sync_law import tensors
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile, RoundCheck
-from ...rounds.balance import BLOCK_TOKENS, PrefixSharing
-from ...rounds.balancing.balance_spec import BalanceSpec
-from ...rounds.hand_over import HandOver, HandOverSpec, TailSpec
+from ...rounds.balance import BLOCK_TOKENS
+from ...rounds.hand_over import HandOver
 from .colocation import TurnsTake, sleep_and_wake_s, train_physics
 from .device_memory import turns_of
 from .host_memory import engine_share
@@ -83,8 +82,8 @@ class DecodeCost:
     host: tuple[float, float] = (0, 0)
     measured_engines: int = 0
     block_tokens: int = 16
-    sharing: PrefixSharing | None = None
-    balance: BalanceSpec | None = None
+    sharing: RoundPrefix | None = None
+    balance: RoundBalance | None = None
     turns_s: float = 0
     travel: Travel | None = None
     turns: Callable[[int, UpdateLayout], TurnsTake] | None = field(default=None, repr=False, compare=False)
@@ -176,14 +175,14 @@ class ChangeCost:
             where engines of the round go on.
     """
 
-    spec: HandOverSpec | TailSpec
+    spec: RoundHandOver | RoundTail
     after: DecodeCost
     takes_s: float = 0.0
 
     @property
     def is_tail(self) -> bool:
         """Whether other engines take the place of all those of the round."""
-        return isinstance(self.spec, TailSpec)
+        return isinstance(self.spec, RoundTail)
 
     def machine(self, samples: int, engines: int) -> HandOver:
         """The decision of a round of so many samples that are to be trained, on so many engines."""

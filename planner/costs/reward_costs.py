@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...plans.schema.levers import EngineLayout, TimeoutNumbers
+from ...plans.schema.levers import EngineLayout
 from ...plans.schema.planned_job import PooledReward
 from ...profiles.phase_schema import Executions as ProfiledExecutions
 from ...profiles.phase_schema import Reward
@@ -214,7 +214,7 @@ def further_costs(further: Iterable[PooledReward]) -> list[RewardCost]:
     """Costs of scoring by the pools of a reward's further parts, at the seconds that ship for their kinds: a profile
     has those of the first part alone."""
     return [
-        reward_cost(reward_table(pool.kind).reward(1), pool.workers, pool.timeout_numbers())
+        reward_cost(reward_table(pool.kind).reward(1), pool.workers, pool.timeout_spec())
         for pool in further
         if pool.kind is not None
     ]
@@ -224,9 +224,8 @@ AT_ONCE = RewardCost(workers=1, per_sample_s=0.0, delay_s=0.0)
 """Scoring of a reward that looks at lengths alone: it is known with the sample."""
 
 
-def reward_cost(reward: Reward, workers: int, numbers: TimeoutNumbers | None = None) -> RewardCost:
-    """Costs of scoring with `workers` workers under a job's or a plan's deadlines; None: without any."""
-    timeout = NO_TIMEOUT if numbers is None else TimeoutSpec(**numbers)
+def reward_cost(reward: Reward, workers: int, timeout: TimeoutSpec = NO_TIMEOUT) -> RewardCost:
+    """Costs of scoring with `workers` workers under a job's or a plan's deadlines."""
     took = reward.executions
     if took is None:
         delay_s = max(0.0, reward.latency.p50 - reward.per_sample_s)

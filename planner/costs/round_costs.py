@@ -9,15 +9,12 @@ from functools import partial
 from ...plans.phrases.numbers import count
 from ...plans.phrases.update_text import update_text
 from ...plans.schema.cluster import Cluster
-from ...plans.schema.levers import EngineLayout, RewardJudge, SearchDrafts, UpdateLayout
+from ...plans.schema.levers import EngineLayout, RewardJudge, RoundHandOver, RoundTail, SearchDrafts, UpdateLayout
 from ...plans.schema.planned_job import PlannedJob
 from ...plans.schema.planned_rounds import LongRound, RoundRollout, ShortRound
 from ...plans.yaml.errors import InputError
 from ...profiles.judge_schema import Judge
 from ...profiles.profile_schema import Profile
-from ...rounds.balance import PrefixSharing
-from ...rounds.balancing.balance_spec import BalanceSpec
-from ...rounds.hand_over import HandOverSpec, TailSpec
 from .colocation import sleep_and_wake_s
 from .decode_costs import ChangeCost, DecodeCost, beside_training, engines_of, layout_cost
 from .draft_costs import DraftedCost, beside_judge, drafted_as_planned, drafted_like, first_epoch_cost, slowed
@@ -78,7 +75,7 @@ def scoring(planned: PlannedJob, profile: Profile) -> RewardCost:
     reward = planned.reward
     cost = AT_ONCE
     if reward.workers:
-        main = reward_cost(profile.reward, reward.workers, reward.timeout_numbers())
+        main = reward_cost(profile.reward, reward.workers, reward.timeout_spec())
         cost = slowest_of(main, further_costs(reward.further.values()))
     return replace(with_judge(cost, profile, reward.judge), after_rollout=reward.synchronous)
 
@@ -141,20 +138,12 @@ def _kind(
     decode = _crowded(profile, decode_of(profile, rollout, pools), slower, workers, further)
     if rollout.drafts is not None:
         decode = drafted_as_planned(decode, rollout.drafts, profile.drafts, allowed)
-    spec = change_spec(round_)
+    spec = round_.change
     change = None if spec is None else change_of(profile, slower, apart, further, decode, spec, workers)
-    if isinstance(spec, TailSpec):  # whose engines take all that is free, so that trainers make room
+    if isinstance(spec, RoundTail):  # whose engines take all that is free, so that trainers make room
         decode = replace(decode, turns=None)
     train = decode.update_beside(train_of(profile, round_.train, apart))
     return RoundCosts(decode, rollout.max_num_seqs, train, change, streams, rollout.kv_tokens)
-
-
-def change_spec(round_: ShortRound | LongRound) -> HandOverSpec | TailSpec | None:
-    """The change of a round's engines as the plan has it; None without one."""
-    freed, tail = round_.hand_over, round_.tail if isinstance(round_, LongRound) else None
-    if tail is not None:
-        return TailSpec(**tail.model_dump())
-    return None if freed is None else HandOverSpec(**freed.model_dump())
 
 
 def change_of(
@@ -163,7 +152,7 @@ def change_of(
     apart: bool,
     further: Sequence[RewardCost],
     cost: DecodeCost,
-    spec: HandOverSpec | TailSpec,
+    spec: RoundHandOver | RoundTail,
     workers: int,
 ) -> ChangeCost:
     """A change of the engines of a round that cost `cost`, which a judge slows down by the factor `slower`.
@@ -173,9 +162,8 @@ def change_of(
     wake of the step brings the earlier engines back. They draft as the round's engines do.
     Raises InputError if the profile does not price the tail's engines.
     """
-    if isinstance(spec, TailSpec):
-        layout = EngineLayout(spec.tp, spec.engines)
-        after = layout_cost(profile, layout)
+    if isinstance(spec, RoundTail):
+        after = layout_cost(profile, spec.layout)
         if after is None:
             raise InputError(
                 f"the profile has no layout of {count(spec.engines, 'engine')} with tp {spec.tp}, which decode the "
@@ -206,9 +194,7 @@ def decode_of(profile: Profile, rollout: RoundRollout, pools: JobPools | None = 
     networks. Raises InputError without an entry."""
     cost = layout_cost(profile, rollout.layout, pools)
     if cost is not None:
-        balance_spec = None if rollout.balance is None else BalanceSpec(**rollout.balance.numbers())
-        cost = cost.with_kv(rollout.kv_tokens)
-        return replace(cost, sharing=sharing_of(rollout), balance=balance_spec)
+        return replace(cost.with_kv(rollout.kv_tokens), sharing=rollout.prefix, balance=rollout.balance)
     profiled = ", ".join(f"{r.engines} x tp {r.tp}" for r in sorted(profile.rollout, key=lambda r: (r.tp, r.engines)))
     raise InputError(
         f"the profile has no layout of {count(rollout.engines, 'engine')} with tp {rollout.tp}, it has {profiled}; "
@@ -265,12 +251,6 @@ def table_of(
 ) -> tuple[Bar, ...]:
     """The memory table of a plan on so many nodes. The profile prices all of its layouts."""
     return memory_table(profile, pools, weight_bytes, nodes, in_use(planned, profile))
-
-
-def sharing_of(rollout: RoundRollout) -> PrefixSharing | None:
-    """When the balancer keeps a prompt's samples on one engine, as the plan has it; None: it spreads them by load."""
-    prefix = rollout.prefix
-    return None if prefix is None else PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
 
 
 def train_of(profile: Profile, layout: UpdateLayout, apart: bool = False) -> TrainCost:

@@ -20,7 +20,6 @@ import numpy as np
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job
 from ...plans.schema.plan import Plan
-from ...plans.schema.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
@@ -361,11 +360,6 @@ def _scaled(lengths: RoundLengths, scale: float) -> RoundLengths:
     return replace(lengths, natural=natural, expected_tokens=scale * lengths.expected_tokens)
 
 
-def round_spec(planned: PlannedJob, cap_tokens: int, dynamic_sampling: bool) -> RoundSpec:
-    """The plan's rounds as the state machines take them; the job's cap on responses and its DAPO filter."""
-    return RoundSpec(**planned.round_numbers(), max_tokens=cap_tokens, dynamic_sampling=dynamic_sampling)
-
-
 def simulate_plan(
     plan: Plan,
     job: Job,
@@ -386,7 +380,7 @@ def simulate_plan(
     Raises InputError if the profile lacks its layout or update, or if an engine cannot hold a whole sequence. A trace
     that was sampled under a lower cap is extrapolated, with a warning.
     """
-    spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
+    spec = plan.job.round_spec(job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
     short, long = round_costs(plan.job, profile, job.search.drafts, cluster)
     for kind in (short, long):
         if kind.decode.kv_capacity_tokens < job.rollout.longest_tokens:

@@ -13,7 +13,7 @@ from ..costs.memory_bars import WEIGHT_BYTES
 from ..costs.round_costs import nodes_of, round_costs, scoring
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel
-from ..simulate.whole_run import round_spec, simulate_run
+from ..simulate.whole_run import simulate_run
 from ..what_if import Documents
 
 SEEDS = 4
@@ -104,6 +104,6 @@ def simulated_seconds(
     if first_epoch:
         short, long = short.in_first_epoch(), long.in_first_epoch()
     reward = scoring(planned, profile)
-    spec = round_spec(planned, draws.model.cap_tokens, dynamic)
+    spec = planned.round_spec(draws.model.cap_tokens, dynamic)
     run = simulate_run(spec, short, long, reward, draws, steps, prompts, epochs=epoch + 1)
     return run.seconds_per_sample(epoch)

@@ -15,7 +15,6 @@ from ...profiles.profile_schema import Profile
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts, round_costs, scoring
 from ..costs.update_costs import TrainCost
-from ..simulate.whole_run import round_spec
 from .executed_run import ExecutedRun, Replayed, replay_all
 from .fitted_line import NOISE_FLOOR, Line, fit_line, fit_ratio, mean_factor
 from .profile_correction import TRANSFER, corrected, least_overhead
@@ -73,7 +72,7 @@ def price(run: ExecutedRun, profile: Profile) -> Priced:
 def replay_run(run: ExecutedRun, cap_tokens: int, dynamic_sampling: bool, profile: Profile) -> list[Replayed]:
     """Replay every step of a run by a profile. Raises InputError as `price` does."""
     priced = price(run, profile)
-    spec = round_spec(run.plan.job, cap_tokens, dynamic_sampling)
+    spec = run.plan.job.round_spec(cap_tokens, dynamic_sampling)
     return replay_all(run.steps, spec, priced.short, priced.long, priced.reward)
 
 

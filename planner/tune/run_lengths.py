@@ -30,7 +30,7 @@ from ...profiles.length_trace import LengthRow, LengthTrace
 from ..lengths.draws import Draws
 from ..lengths.length_model import fit_lengths
 from ..lengths.table_lengths import TableTrace
-from ..simulate.whole_run import round_spec, simulate_run
+from ..simulate.whole_run import simulate_run
 from .executed_run import ExecutedRun
 from .refit import Priced
 
@@ -147,7 +147,7 @@ def _length_factor(
 
     Their mean, and not the log of the mean length, which a few long samples decide and caps hold back.
     """
-    spec = round_spec(run.plan.job, cap_tokens, dynamic_sampling)
+    spec = run.plan.job.round_spec(cap_tokens, dynamic_sampling)
     measured = {kind: _trained_logs(run, kind) for kind in ("short", "long")}
     present = [kind for kind, groups in measured.items() if groups]
     if not present:

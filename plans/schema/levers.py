@@ -6,10 +6,13 @@ All are optional: a job that does not name a lever gets plans without it.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, TypedDict
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, model_validator
 
+from ...rounds.balance import shared_tokens
+from ...rounds.balancing.balance_spec import Work
+from ...rounds.timeouts import TimeoutSpec
 from .base import MOST_CHOICES, Count, Positive, Recompute, Strict, ascending, cross_error, is_none, is_one, is_zero
 
 
@@ -166,6 +169,10 @@ class RoundPrefix(Strict):
     """Shared prompt tokens that are worth one sample: for each so many, an engine that holds the prompt may be one
     sample ahead of the least loaded engine and still get the prompt's next sample."""
 
+    def lead(self, prompt_tokens: int) -> float:
+        """Return by how many samples an engine that holds a prompt of so many tokens may be ahead and still get one."""
+        return shared_tokens(prompt_tokens, self.block_tokens) / self.tokens_per_sample
+
 
 class RoundBalance(Strict):
     """Samples of a round that start longest expected first, each on the engine that would end soonest with it; running
@@ -195,28 +202,14 @@ class RoundBalance(Strict):
     move_s_per_token: Annotated[float, Field(ge=0)]
     """Seconds more for each token that the sample has, its prompt's included: they are prefilled again."""
 
-    def numbers(self) -> BalanceNumbers:
-        """Return the keyword arguments of a `BalanceSpec` (rounds/balancing/), for both the simulated and the executed
-        round."""
-        return BalanceNumbers(
-            step_s=self.step_s,
-            step_s_per_sequence=self.step_s_per_sequence,
-            step_s_per_kv_token=self.step_s_per_kv_token,
-            kv_capacity_tokens=self.kv_capacity_tokens,
-            move_s=self.move_s,
-            move_s_per_token=self.move_s_per_token,
-        )
+    def end_s(self, work: Work, at_once: int) -> float:
+        """Return the seconds in which an engine that decodes `at_once` samples at a time would end its work."""
+        steps = max(work.longest, work.tokens / at_once, work.kv_steps / self.kv_capacity_tokens)
+        return self.step_s * steps + self.step_s_per_sequence * work.tokens + self.step_s_per_kv_token * work.kv_steps
 
-
-class BalanceNumbers(TypedDict):
-    """The keyword arguments of a `BalanceSpec` (rounds/balancing/balance_spec.py)."""
-
-    step_s: float
-    step_s_per_sequence: float
-    step_s_per_kv_token: float
-    kv_capacity_tokens: int
-    move_s: float
-    move_s_per_token: float
+    def move_cost_s(self, tokens: int) -> float:
+        """Return the seconds that a move of a sample of so many tokens, its prompt's included, takes."""
+        return self.move_s + self.move_s_per_token * tokens
 
 
 class RoundHandOver(Strict):
@@ -231,6 +224,12 @@ class RoundHandOver(Strict):
     growth_tokens: Annotated[int, Field(ge=0, le=10**9, exclude_if=is_zero)] = 0
     """Tokens by which a sample that still runs then is expected to grow: engines are freed only if the KV of the others
     would hold all that runs, grown so."""
+
+    def stay(self, engines: int) -> int:
+        """Return how many of a round's engines decode on; raise ValueError if none does."""
+        if self.engines >= engines:
+            raise ValueError(f"{self.engines} of {engines} engines cannot be freed: one must go on decoding")
+        return engines - self.engines
 
 
 class RoundTail(Strict):
@@ -253,6 +252,10 @@ class RoundTail(Strict):
     def layout(self) -> EngineLayout:
         """The engines' layout, as costs are looked up by it."""
         return EngineLayout(self.tp, self.engines)
+
+    def stay(self, engines: int) -> int:
+        """Return how many engines decode the tail; all `engines` of the round stop."""
+        return self.engines
 
 
 class AdaptiveTimeout(Strict):
@@ -295,19 +298,11 @@ class RewardJudge(Strict):
         return self
 
 
-class TimeoutNumbers(TypedDict):
-    """The keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
-
-    max_s: float
-    min_s: float | None
-    anchor_factor: float
-
-
-def timeout_numbers(deadline_s: float, adaptive: AdaptiveTimeout | None) -> TimeoutNumbers:
-    """Return a job's or a plan's deadlines as numbers, for both the simulated and the executed timeouts."""
+def timeout_spec(deadline_s: float, adaptive: AdaptiveTimeout | None) -> TimeoutSpec:
+    """Return a job's or a plan's deadlines as both the simulated and the executed timeouts take them."""
     if adaptive is None:
-        return TimeoutNumbers(max_s=deadline_s, min_s=None, anchor_factor=1.0)
-    return TimeoutNumbers(max_s=deadline_s, min_s=adaptive.min_s, anchor_factor=adaptive.anchor_factor)
+        return TimeoutSpec(deadline_s)
+    return TimeoutSpec(deadline_s, adaptive.min_s, adaptive.anchor_factor)
 
 
 def timeout_fault(deadline_s: float, adaptive: AdaptiveTimeout | None) -> str | None:

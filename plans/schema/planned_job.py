@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from ...rounds.round_spec import QueueRule
+from ...rounds.round_spec import RoundSpec
+from ...rounds.timeouts import TimeoutSpec
 from .base import (
     MOST_PROMPTS_PER_STEP,
     MOST_SAMPLES_PER_STEP,
@@ -20,7 +21,7 @@ from .base import (
     is_false,
     is_none,
 )
-from .levers import AdaptiveTimeout, RewardJudge, TimeoutNumbers, timeout_fault, timeout_numbers
+from .levers import AdaptiveTimeout, RewardJudge, timeout_fault, timeout_spec
 from .planned_rounds import Rounds, hand_over_faults, tail_faults
 from .reward_spec import MOST_PARTS, WorkerKind
 
@@ -60,9 +61,9 @@ class PooledReward(Strict):
     adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
     """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
 
-    def timeout_numbers(self) -> TimeoutNumbers:
-        """Return the keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
-        return timeout_numbers(self.deadline_s, self.adaptive_timeout)
+    def timeout_spec(self) -> TimeoutSpec:
+        """Return the deadlines as the timeouts of a round take them."""
+        return timeout_spec(self.deadline_s, self.adaptive_timeout)
 
     @model_validator(mode="after")
     def _deadlines_agree(self) -> PooledReward:
@@ -93,9 +94,9 @@ class RewardPlan(Strict):
     further: dict[Name, PooledReward] = Field(default={}, max_length=MOST_PARTS, exclude_if=is_empty)
     """By name of the part: workers of the job's further parts that need some, each with a pool of its own."""
 
-    def timeout_numbers(self) -> TimeoutNumbers:
-        """Return the keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
-        return timeout_numbers(self.deadline_s, self.adaptive_timeout)
+    def timeout_spec(self) -> TimeoutSpec:
+        """Return the deadlines as the timeouts of a round take them."""
+        return timeout_spec(self.deadline_s, self.adaptive_timeout)
 
     @property
     def all_workers(self) -> int:
@@ -158,21 +159,6 @@ class PlacementSpec(Strict):
 WhyKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,120}$")]
 
 
-class RoundNumbers(TypedDict):
-    """A plan's rounds as numbers, for both the simulated and the executed schedule."""
-
-    mode: Mode
-    prompts_per_step: int
-    samples_per_prompt: int
-    short_prompts: int
-    short_samples: int
-    cutoff_tokens: int | None
-    copies: int
-    long_share: float
-    keeps_history: bool
-    queue: QueueRule | None
-
-
 class PlannedJob(Strict):
     """The decisions for one job."""
 
@@ -208,22 +194,22 @@ class PlannedJob(Strict):
         """Whether trainers on a pool of their own train while the round decodes."""
         return self.placement is not None and self.placement.streams
 
-    def round_numbers(self) -> RoundNumbers:
-        """Return the keyword arguments of a `RoundSpec` (rounds/schedule.py) except two, which only the job has."""
+    def round_spec(self, max_tokens: int, dynamic_sampling: bool = False) -> RoundSpec:
+        """Return the plan's rounds as simulated and executed schedules take them; the arguments are the job's."""
         short, long = self.rounds.short, self.rounds.long
-        return RoundNumbers(
+        return RoundSpec(
             mode=self.bias.mode,
             prompts_per_step=self.issue.prompts_per_step,
             samples_per_prompt=self.issue.samples_per_prompt,
+            max_tokens=max_tokens,
             short_prompts=short.issue.prompts,
             short_samples=short.issue.samples,
             cutoff_tokens=short.cutoff_tokens,
             copies=1 if long is None else long.issue.copies,
+            dynamic_sampling=dynamic_sampling,
             long_share=short.long_share or 0.0,
             keeps_history=any(kind is not None and kind.rollout.balance is not None for kind in (short, long)),
-            queue=None
-            if long is None or long.queue is None
-            else QueueRule(long.issue.prompts, long.queue.more_copies_every, long.queue.until_long_after),
+            queue=None if long is None else long.rule,
         )
 
     @model_validator(mode="after")

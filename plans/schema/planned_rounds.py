@@ -126,6 +126,16 @@ class ShortRound(Strict):
     """Engines that train while the tail decodes; null for none."""
 
     @property
+    def tail(self) -> None:
+        """Engines of a tail, which only long rounds have."""
+        return None
+
+    @property
+    def change(self) -> RoundHandOver | None:
+        """The change of the round's engines before its end; None: they all decode to the end."""
+        return self.hand_over
+
+    @property
     def layouts(self) -> tuple[EngineLayout, ...]:
         """Layouts of all engines that the round needs."""
         return (self.rollout.layout,)
@@ -152,6 +162,18 @@ class LongRound(Strict):
 
     tail: Annotated[RoundTail | None, Field(exclude_if=is_none)] = None
     """Engines of a higher TP size that decode the round's tail in place of its engines; null for none."""
+
+    @property
+    def rule(self) -> QueueRule | None:
+        """How a round issues what waits, as its machine takes it; None: in waves."""
+        if self.queue is None:
+            return None
+        return QueueRule(self.issue.prompts, self.queue.more_copies_every, self.queue.until_long_after)
+
+    @property
+    def change(self) -> RoundHandOver | RoundTail | None:
+        """The change of the round's engines before its end; None: they all decode to the end."""
+        return self.tail or self.hand_over
 
     @property
     def layouts(self) -> tuple[EngineLayout, ...]:

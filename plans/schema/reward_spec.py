@@ -22,8 +22,9 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from ...rounds.timeouts import TimeoutSpec
 from .base import Count, MemoryBytes, Name, Positive, Strict, cross_error, is_empty, is_false, is_none, is_one
-from .levers import AdaptiveTimeout, TimeoutNumbers, bound_fault, timeout_fault, timeout_numbers
+from .levers import AdaptiveTimeout, bound_fault, timeout_fault, timeout_spec
 
 PLACEHOLDERS = ("prompt", "response", "answer")
 """What may stand in braces in a judge's prompt."""
@@ -264,9 +265,9 @@ class RewardSpec(Strict):
     adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
     """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
 
-    def timeout_numbers(self) -> TimeoutNumbers:
-        """Return the keyword arguments of a `TimeoutSpec` (rounds/timeouts.py)."""
-        return timeout_numbers(self.deadline_s, self.adaptive_timeout)
+    def timeout_spec(self) -> TimeoutSpec:
+        """Return the deadlines as the timeouts of a round take them."""
+        return timeout_spec(self.deadline_s, self.adaptive_timeout)
 
     @property
     def label(self) -> str:

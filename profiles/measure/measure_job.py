@@ -21,7 +21,7 @@ from pathlib import Path
 from ...executor.engines.engine_bench import EngineBench
 from ...executor.engines.engine_handle import EngineHandle
 from ...executor.engines.vllm_options import kv_bytes_per_token
-from ...executor.placement.shared_folder import check_shared
+from ...executor.placement.live_checks import check_shared
 from ...executor.processes.actors import start_ray
 from ...executor.rollout.prompts import load_prompts, load_tokenizer
 from ...executor.rollout.round_runner import RoundRunner

@@ -18,9 +18,8 @@ from ...executor.engines.fleet import Fleet
 from ...executor.memory.device_holds import ledger_of, trainer_name
 from ...executor.memory.device_turns import DeviceTurns
 from ...executor.placement.live_nodes import PROBE_S, on_node
-from ...executor.placement.run_placement import room_of
 from ...executor.placement.seat_keeper import SeatKeeper
-from ...executor.placement.seats import DoesNotFit, Placement, engine_counts, engine_name, place
+from ...executor.placement.seats import DoesNotFit, Placement, engine_counts, engine_name, place, room_of
 from ...executor.processes.actors import track, within
 from ...executor.processes.supervision import Supervisor
 from ...executor.rollout.reward_sum import PoolSize, RewardSum

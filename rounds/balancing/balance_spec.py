@@ -14,37 +14,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class BalanceSpec:
-    """What a plan says of a round whose samples are balanced by history.
+class BalanceSpec(Protocol):
+    """What a plan says of a round whose samples are balanced by history (`RoundBalance` of plans/schema/sections)."""
 
-    Attributes:
-        step_s, step_s_per_sequence, step_s_per_kv_token: seconds of a decode step, more by running sequence, and more
-            by KV token.
-        kv_capacity_tokens: KV tokens that an engine holds.
-        move_s, move_s_per_token: seconds to stop a running sample and start it elsewhere, and more by token that it has
-            there to prefill, its prompt's included.
-    """
-
-    step_s: float
-    step_s_per_sequence: float
-    step_s_per_kv_token: float
-    kv_capacity_tokens: int
-    move_s: float
-    move_s_per_token: float
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """KV tokens that an engine holds."""
 
     def end_s(self, work: Work, at_once: int) -> float:
         """Seconds in which an engine that decodes `at_once` samples at a time would end its work."""
-        steps = max(work.longest, work.tokens / at_once, work.kv_steps / self.kv_capacity_tokens)
-        return self.step_s * steps + self.step_s_per_sequence * work.tokens + self.step_s_per_kv_token * work.kv_steps
 
     def move_cost_s(self, tokens: int) -> float:
         """Seconds that a move of a sample of so many tokens, its prompt's included, takes."""
-        return self.move_s + self.move_s_per_token * tokens
 
 
 class Work(NamedTuple):

@@ -20,7 +20,7 @@ from rlplan.cli.screens.group_live import GroupView
 from rlplan.cli.screens.live import LiveView
 from rlplan.cli.shared.placement_text import placement_data, placement_lines, spans
 from rlplan.executor.groups.job_process import JobEnd
-from rlplan.executor.placement.live_check import LiveCheck
+from rlplan.executor.placement.live_checks import LiveCheck
 from rlplan.executor.placement.seats import Room, place
 from rlplan.executor.prepare import Options
 from rlplan.plans.check.finding import Finding
@@ -36,7 +36,7 @@ SOUND = "can be started, since inputs, memory and files are in order: plan\n"
 @pytest.mark.parametrize(("lack", "code"), [(None, 0), ("has 1 node", 1)])
 def test_a_dry_run_looks_for_room_in_the_cluster(lack, code, solved, monkeypatch):
     found = LiveCheck(["10.0.0.7"], lack, in_cluster=True)
-    monkeypatch.setattr("rlplan.executor.placement.live_check.live_check", lambda placement, kind: found)
+    monkeypatch.setattr("rlplan.executor.placement.live_checks.live_check", lambda placement, kind: found)
     text = printed("execute", solved / "plan.yaml", "--show-placement", code=code)
     assert text.startswith("node 0 of pool main: 10.0.0.7\n")
     assert text.splitlines()[-1] == (f"cluster in RAY_ADDRESS: {lack}" if lack else SOUND.strip())
@@ -111,7 +111,7 @@ def test_a_dry_run_of_groups_names_jobs_nodes_and_what_lacks(monkeypatch, tmp_pa
     lacks = []
     monkeypatch.setattr("rlplan.executor.groups.prepare_group.prepare_groups", lambda *_: prepared)
     monkeypatch.setattr(
-        "rlplan.executor.placement.live_check.live_check_of_rooms", lambda rooms, kind: lacks[0] if lacks else None
+        "rlplan.executor.placement.live_checks.live_check_of_rooms", lambda rooms, kind: lacks[0] if lacks else None
     )
     dry = ("execute", EXAMPLES / "groups.yaml", "--dry-run")
     assert printed(*dry).endswith("are in order: g1 with a, on 2 nodes\n")

@@ -12,8 +12,8 @@ pytest.importorskip("ray")
 
 from rlplan.cli import apply, status
 from rlplan.cli.many_jobs.replans import write_replan
+from rlplan.executor.groups.bound_driver import ReplanInputs
 from rlplan.executor.groups.live_permits import LivePermits
-from rlplan.executor.groups.moves.bound_driver import ReplanInputs
 from rlplan.plans.phrases.numbers import NONE
 from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.yaml.yaml_io import dump, sha256_file
@@ -118,7 +118,7 @@ def driver(runs, monkeypatch):
         return SimpleNamespace(groups={}, sha256=made.wanted["sha256"], rows=lambda: [MOVE])
 
     monkeypatch.setattr("rlplan.traces.groups.groups_status.driver_runs", lambda out: made.runs)
-    monkeypatch.setattr("rlplan.executor.groups.moves.group_change.planned_change", planned_change)
+    monkeypatch.setattr("rlplan.executor.groups.group_change.planned_change", planned_change)
     monkeypatch.setattr(apply.uuid, "uuid4", lambda: SimpleNamespace(hex="r"))
     monkeypatch.setattr(apply.time, "sleep", made.look)
     monkeypatch.setattr(apply.time, "monotonic", lambda: made.now_s)

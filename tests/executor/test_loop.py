@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+
+from tests.rounds.driver import round_balance
 
 pytest.importorskip("torch")
 pytest.importorskip("ray")
@@ -18,7 +19,6 @@ from rlplan.executor.records.run_record import DriftWatch
 from rlplan.executor.rollout.round_samples import Progress
 from rlplan.executor.weights.transfer import WayClosed
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.balancing.balance_spec import BalanceSpec
 from rlplan.rounds.machines.events import SampleKey
 from rlplan.traces.report_state import incidents
 from rlplan.traces.run_log import read_run
@@ -86,9 +86,11 @@ def test_a_step_has_its_phases_in_order_with_their_seconds(tmp_path, monkeypatch
         run.fleet.load_s = 2.0
         run.fleet.missed = [SimpleNamespace(engine=run.fleet, reason="it died between rounds")]
         run.permits, levers.began = levers.group(), now_s()
-        run.streaming = lambda machine, settings: levers.stream()
-        balance = BalanceSpec(0.5, 0.1, 0.0, 1000, 0.0, 0.0)
-        run.settings.rounds["short"] = replace(run.settings.of_round("short"), balance=balance)
+        run.streaming = lambda machine, round_kind: levers.stream()
+        balance = round_balance(0.5, 0.1, 0.0, 1000, 0.0, 0.0)
+        short = run.settings.of_round("short")
+        rollout = short.rollout.model_copy(update={"balance": balance})
+        run.settings.rounds["short"] = short.model_copy(update={"rollout": rollout})
 
         async def closed(*_, **__):
             raise WayClosed("there is no network")
@@ -140,7 +142,7 @@ def test_groups_that_were_trained_beside_the_rollout_are_not_trained_again(tmp_p
         levers = Levers(tmp_path)
         levers.began = 0.0
         await step(run)
-        run.streaming = lambda machine, settings: levers.stream()
+        run.streaming = lambda machine, round_kind: levers.stream()
         await step(run)
         first, second = trainer.trained
         assert [count for _, count in first] == [3, 3] and [count for _, count in second] == [3]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+from rlplan.plans.schema.levers import RoundPrefix, RoundTail
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")
@@ -19,10 +20,7 @@ from rlplan.executor.configuration import configuration, kv_bytes
 from rlplan.executor.execute import execute
 from rlplan.executor.placement.seats import DoesNotFit
 from rlplan.executor.prepare import Options, history_of, placement_of, prepare
-from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError
-from rlplan.rounds.balance import PrefixSharing
-from rlplan.rounds.hand_over import HandOverSpec, TailSpec
 
 from .tiny_job import APART, make_plan, train_apart, write_job, write_plan
 from .virtual_loop import played
@@ -132,18 +130,24 @@ def test_a_plans_decisions_are_those_of_its_parts(job):
     assert (trainer.divisors, trainer.update.micro_batch_tokens, trainer.dtype) == ((8, 240, 48), 256, "float32")
     assert (run.mode, run.checksum_every, run.streams) == ("exact", 2, False)
     short, long = run.of_round("short"), run.of_round("long")
-    assert run.of_round("another") is short and (short.max_num_seqs, long.max_num_seqs) == (32, 48)
-    assert (short.sharing, long.sharing) == (None, PrefixSharing(16, 40)) and long.update.micro_batch_tokens == 512
+    assert run.of_round("another") is short
+    assert (short.rollout.max_num_seqs, long.rollout.max_num_seqs) == (32, 48)
+    assert (short.rollout.prefix, long.rollout.prefix) == (None, RoundPrefix(block_tokens=16, tokens_per_sample=40))
+    assert run.update_of("long").micro_batch_tokens == 512 and run.update_of("another") == run.update_of("short")
     assert (run.spec.short_prompts, run.spec.cutoff_tokens, run.spec.max_tokens) == (7, 30, 48)
-    assert short.layouts == (short.layout,) and (short.hand_over, long.tail, short.balance) == (None, None, None)
+    assert short.layouts == (short.rollout.layout,) and (short.change, long.change) == (None, None)
     # 2 (K and V) x 2 layers x 2 heads of 32 x 4 bytes: 1024 of each token, and half as many on each of two ranks.
     assert fleet.kv_bytes == {1: 1024 * 1024}
-    of_two = replace(short, layout=EngineLayout(2, 1), kv_tokens=512)
-    assert kv_bytes([short, replace(long, kv_tokens=2048), of_two], fleet.model_path, "float32") == {
+
+    def with_kv(kind, **rollout):
+        return kind.model_copy(update={"rollout": kind.rollout.model_copy(update=rollout)})
+
+    of_two = with_kv(short, tp=2, kv_tokens=512)
+    assert kv_bytes([short, with_kv(long, kv_tokens=2048), of_two], fleet.model_path, "float32") == {
         1: 2048 * 1024, 2: 512 * 512,
     }  # fmt: skip
-    assert kv_bytes([short, replace(long, kv_tokens=None)], fleet.model_path, "float32") == {}, "as all engines of TP 1"
-    tail = replace(long, tail=TailSpec(1, 2, 0.5), hand_over=HandOverSpec(1, 0.5))
+    assert kv_bytes([short, with_kv(long, kv_tokens=None)], fleet.model_path, "float32") == {}, "as all engines of TP 1"
+    tail = long.model_copy(update={"tail": RoundTail(engines=1, tp=2, at_finished=0.5)})
     assert [(layout.tp, layout.engines) for layout in tail.layouts] == [(1, 1), (2, 1)]
     assert kv_bytes([tail], fleet.model_path, "float32") == {1: 1024 * 1024}, "a tail's engines have all that is free"
 
@@ -164,7 +168,7 @@ class Parts:
         names = {
             "processes.actors": ["start_ray"], "engines.fleet": ["Fleet"], "memory.device_holds": ["device_ledger"],
             "memory.device_turns": ["DeviceTurns"], "placement.seat_keeper": ["SeatKeeper"],
-            "placement.shared_folder": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
+            "placement.live_checks": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
             "rewards.local_scoring": ["try_functions"],
             "rollout.round_runner": ["RoundRunner"], "run": ["TrainingRun"], "trainer.trainer_group": ["TrainerGroup"],
             "turns": ["take_turns", "Leaving"], "groups.member_turns": ["GroupTurns"],

@@ -9,6 +9,8 @@ import zlib
 
 import pytest
 
+from rlplan.rounds.round_spec import RoundSpec
+
 pytest.importorskip("torch")
 pytest.importorskip("ray")
 
@@ -117,9 +119,12 @@ class QueueRounds(NumberRounds):
 
 def test_a_run_with_a_queue_resumes_inside_a_cycle(tmp_path, monkeypatch):
     """From a checkpoint in the midst of it the same prompts come in the same rounds, at the same ages."""
-    numbers = {"mode": "exact", "prompts_per_step": 2, "samples_per_prompt": 3, "short_prompts": 3, "short_samples": 3}
-    numbers |= {"cutoff_tokens": 8, "copies": 1, "queue": QueueRule(4, more_copies_every=1, until_long_after=3)}
-    monkeypatch.setattr(PlannedJob, "round_numbers", lambda self: dict(numbers))
+    queue = QueueRule(4, more_copies_every=1, until_long_after=3)
+    monkeypatch.setattr(
+        PlannedJob,
+        "round_spec",
+        lambda self, cap, dynamic: RoundSpec("exact", 2, 3, cap, 3, 3, 8, 1, dynamic, queue=queue),
+    )
 
     async def whole(run, trainer):
         for _ in range(24):

@@ -15,7 +15,7 @@ from rlplan.planner.costs.round_costs import round_costs, scoring
 from rlplan.planner.lengths.draws import Draws, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.reference_round import simulate_round
-from rlplan.planner.simulate.whole_run import RunDraws, round_spec
+from rlplan.planner.simulate.whole_run import RunDraws
 from rlplan.planner.tune.executed_run import ExecutedRun, load_run
 from rlplan.planner.what_if import Documents
 from rlplan.plans.schema.job import Job
@@ -61,7 +61,7 @@ def synthesize(
     folder.mkdir(parents=True, exist_ok=True)
     dump(plan, folder / PLAN_COPY)
     rng = np.random.default_rng(seed)
-    spec = round_spec(plan.job, job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
+    spec = plan.job.round_spec(job.rollout.max_response_tokens, job.algorithm.dynamic_sampling)
     short, long = round_costs(plan.job, profile)
     reward = scoring(plan.job, profile)
     draws = Draws(fit_lengths(trace, job.rollout.max_response_tokens, seed), seed, spec.short_samples)

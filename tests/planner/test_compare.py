@@ -187,6 +187,6 @@ def test_what_cannot_be_is_refused_in_words_that_name_it(documents):
 
 def test_a_key_that_is_null_in_the_file_can_be_set(documents):
     changed, notes = change(documents, ["plan.job.reward.adaptive_timeout={min_s: 0.5, anchor_factor: 1.5}"])
-    assert changed.plan.job.reward.timeout_numbers()["min_s"] == 0.5 and notes == []
+    assert changed.plan.job.reward.timeout_spec().min_s == 0.5 and notes == []
     with pytest.raises(InputError, match=r"adaptive_timeout.*at least 1"):
         change(documents, ["plan.job.reward.adaptive_timeout={min_s: 0.5, anchor_factor: 0.5}"])

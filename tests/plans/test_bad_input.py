@@ -77,7 +77,7 @@ def test_a_sound_workload_is_read_with_its_cluster(tmp_path):
 
 def test_a_mode_may_predict_long_prompts_by_their_share():
     plan = loads(PREDICT, Plan)
-    assert plan.job.rounds.short.long_share == plan.job.round_numbers()["long_share"] == 0.25
+    assert plan.job.rounds.short.long_share == plan.job.round_spec(48).long_share == 0.25
 
 
 @pytest.mark.parametrize("name", LOADERS)

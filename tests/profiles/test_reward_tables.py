@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from rlplan.planner.costs.reward_costs import reward_cost
-from rlplan.plans.schema.levers import timeout_numbers
+from rlplan.plans.schema.levers import timeout_spec
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.profile_schema import Profile
@@ -17,7 +17,7 @@ from rlplan.profiles.reward_tables import (
     with_reward_times,
 )
 
-DEADLINE = timeout_numbers(30.0, None)
+DEADLINE = timeout_spec(30.0, None)
 
 
 def seconds_of(kind, count=4000):

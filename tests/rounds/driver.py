@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlplan.plans.schema.levers import RoundBalance
 from rlplan.rounds.machines.events import (
     Abort,
     Action,
@@ -45,6 +46,21 @@ class Sample(NamedTuple):
     prompt: str
     redraw: int
     sample: int
+
+
+def round_balance(
+    step_s: float,
+    per_sequence_s: float,
+    per_kv_token_s: float,
+    kv_capacity_tokens: int,
+    move_s: float,
+    per_token_s: float,
+) -> RoundBalance:
+    """What a plan says of a balanced round, by its numbers in their order."""
+    return RoundBalance(
+        by="history", step_s=step_s, step_s_per_sequence=per_sequence_s, step_s_per_kv_token=per_kv_token_s,
+        kv_capacity_tokens=kv_capacity_tokens, move_s=move_s, move_s_per_token=per_token_s,
+    )  # fmt: skip
 
 
 SETTLED = (Fate.TRAINED, Fate.FILTERED, Fate.FAILED)

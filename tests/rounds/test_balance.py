@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.rounds.balance import Balancer, PrefixSharing, shared_tokens
+from rlplan.plans.schema.levers import RoundPrefix
+from rlplan.rounds.balance import Balancer, shared_tokens
 from rlplan.rounds.balancing.placement import ByLoad, ToPlace
 from rlplan.rounds.machines.events import SampleKey
 
@@ -59,14 +60,14 @@ def test_whole_blocks_are_shared_and_the_last_token_never_is():
 
 
 def test_samples_stay_with_their_prompt_for_what_it_is_worth():
-    balancer = Balancer(3, PrefixSharing(block_tokens=16, tokens_per_sample=16))
+    balancer = Balancer(3, RoundPrefix(block_tokens=16, tokens_per_sample=16))
     # 33 tokens share 32, which are worth two samples: the third goes there on a tie, and then the next engine is had.
     assert [balancer.assign(("p", k), 5.0, None, "p", 33) for k in range(8)] == [0, 0, 0, 1, 1, 1, 2, 2]
     # A prompt without a whole block goes to the least loaded, whoever has it.
     assert [balancer.assign(("q", k), 5.0, None, "q", 16) for k in range(2)] == [2, 0]
 
 
-@pytest.mark.parametrize("sharing", [None, PrefixSharing(16, 17)])
+@pytest.mark.parametrize("sharing", [None, RoundPrefix(block_tokens=16, tokens_per_sample=17)])
 def test_prompts_that_are_not_worth_a_sample_are_spread(sharing):
     balancer = Balancer(3, sharing)
     assert [balancer.assign(k, 5.0, None, "p", 17) for k in range(6)] == [0, 1, 2, 0, 1, 2]
@@ -78,7 +79,7 @@ def test_prompts_that_are_not_worth_a_sample_are_spread(sharing):
     worth=st.integers(1, 7),
 )
 def test_no_engine_gets_ahead_by_more_than_the_prompt_is_worth(engines, todo, worth):
-    balancer = Balancer(engines, PrefixSharing(block_tokens=8, tokens_per_sample=8))
+    balancer = Balancer(engines, RoundPrefix(block_tokens=8, tokens_per_sample=8))
     running: set[int] = set()
     for ends, key, prompt in todo:
         if ends:
@@ -93,7 +94,7 @@ def test_no_engine_gets_ahead_by_more_than_the_prompt_is_worth(engines, todo, wo
 
 
 def test_a_dead_engine_holds_no_prompts():
-    balancer = Balancer(2, PrefixSharing(16, 16))
+    balancer = Balancer(2, RoundPrefix(block_tokens=16, tokens_per_sample=16))
     assert [balancer.assign(k, 1.0, None, "p", 65) for k in range(3)] == [0, 0, 0]
     for key in range(3):
         balancer.release(key)
@@ -103,7 +104,7 @@ def test_a_dead_engine_holds_no_prompts():
 
 
 def test_by_load_every_sample_starts_at_once_on_a_living_engine():
-    placement = ByLoad(2, PrefixSharing(16, 16))
+    placement = ByLoad(2, RoundPrefix(block_tokens=16, tokens_per_sample=16))
     keys = [SampleKey(0, sample) for sample in range(4)]
     for key in keys:
         placement.add(ToPlace(key, "p", 33, 100))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..verdict import Verdict
+from ..sandbox.verdict import Verdict
 
 
 class FormatReward:

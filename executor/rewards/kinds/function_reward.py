@@ -35,7 +35,7 @@ from ....plans.files.reward_function import (
     way_of,
 )
 from ....plans.yaml.errors import InputError
-from ..verdict import Verdict
+from ..sandbox.verdict import Verdict
 
 
 class WrongReturn(TypeError):

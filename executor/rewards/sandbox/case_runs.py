@@ -195,7 +195,7 @@ def _answer(module: types.ModuleType, entry: str, given: Any, result: int) -> No
 
 def _as_data(value: Any) -> list[Any]:
     """An object whose class derives from a data type as that data; of any other, the name of its class."""
-    from .operations import view
+    from .remote_objects import view
 
     try:
         return Writer(lambda other: ["?", type(other).__name__]).write(view(value))  # type: ignore[no-any-return]

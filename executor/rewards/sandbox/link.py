@@ -28,10 +28,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from .operations import OPERATIONS
 from .plain_data import SCALARS, Reader, Unreadable, Writer, is_changeable, refill
 from .references import References
-from .remote_objects import is_remote
+from .remote_objects import OPERATIONS, is_remote
 
 LENGTH = struct.Struct("<Q")
 MOST_BYTES = 64 << 20

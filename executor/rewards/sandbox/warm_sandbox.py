@@ -32,10 +32,10 @@ from typing import Any, NamedTuple
 from ....plans.answers import AnswerError
 from ....plans.answers.code_tests import CodeTests, code_tests
 from ....plans.answers.packages import package_files
-from ..verdict import MEMORY_BYTES, InfrastructureError, RowError
 from .isolation import FILES, LANDLOCK, USER
 from .kernel import hide_memory
 from .starter import BOOT
+from .verdict import MEMORY_BYTES, InfrastructureError, RowError
 from .visible_files import clear
 
 START_S = 10.0

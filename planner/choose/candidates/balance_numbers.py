@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ....plans.schema.levers import RoundBalance
-from ....rounds.balancing.balance_spec import BalanceSpec
 from ...costs.decode_costs import DecodeCost
 
 MOVE_S = 0.05
@@ -25,11 +24,6 @@ def balance_of(cost: DecodeCost) -> RoundBalance:
         move_s=_rounded(MOVE_S + cost.prefill_s),
         move_s_per_token=_rounded(cost.prefill_s_per_token),
     )
-
-
-def balance_spec_of(cost: DecodeCost) -> BalanceSpec:
-    """The same numbers as rounds take them."""
-    return BalanceSpec(**balance_of(cost).numbers())
 
 
 def _rounded(value: float) -> float:

@@ -19,7 +19,7 @@ from typing import NamedTuple, cast
 
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
-from ....plans.schema.levers import AdaptiveTimeout, EngineLayout, timeout_numbers
+from ....plans.schema.levers import AdaptiveTimeout, EngineLayout, timeout_spec
 from ....plans.schema.planned_job import PooledReward, RewardPlan
 from ....plans.schema.reward_spec import RewardSpec, WorkerKind
 from ....profiles.laws.reward_fit import SCATTER_FROM_S
@@ -61,7 +61,7 @@ class RewardChoice(NamedTuple):
         """What scoring costs with it, by the profile's section; nothing without workers."""
         if not self.workers:
             return AT_ONCE
-        main = reward_cost(reward, self.workers, timeout_numbers(self.deadline_s, self.adaptive))
+        main = reward_cost(reward, self.workers, timeout_spec(self.deadline_s, self.adaptive))
         return slowest_of(main, further_costs(pool for _, pool in self.further))
 
     def with_workers(self, workers: int) -> RewardChoice:
@@ -104,7 +104,7 @@ def reward_choices(job: Job, pool: Pool, layouts: Iterable[EngineLayout], reward
         for adaptive in timeouts[0]:
             used = [adaptive, *(found[0] for found in timeouts[1:])]
             took_s = [
-                reward_cost(took, 1, timeout_numbers(part.deadline_s, timeout)).mean_s()
+                reward_cost(took, 1, timeout_spec(part.deadline_s, timeout)).mean_s()
                 for part, took, timeout in zip(parts, seconds, used, strict=True)
             ]
             workers = _shared([part.workers for part in parts], took_s, total)

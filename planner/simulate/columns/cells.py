@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, overload
 
-from ....plans.schema.levers import EngineLayout
-from ....rounds.hand_over import HandOverSpec, TailSpec
+from ....plans.schema.levers import EngineLayout, RoundHandOver, RoundTail
 from ....rounds.timeouts import TimeoutSpec
 from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...costs.decode_costs import ChangeCost, DecodeCost
@@ -156,12 +155,12 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
 
 
 def _change_in_cell(
-    setting: Setting, layout: EngineLayout, cell: Cell, cost: DecodeCost, spec: HandOverSpec | TailSpec, workers: int
+    setting: Setting, layout: EngineLayout, cell: Cell, cost: DecodeCost, spec: RoundHandOver | RoundTail, workers: int
 ) -> ChangeCost:
     """A change of the engines of a cell, at the costs of that of the whole round on `layout`."""
-    tail = isinstance(spec, TailSpec)
-    engines = layout.engines * layout.tp // spec.tp if isinstance(spec, TailSpec) else layout.engines // 2
-    of_all = dataclasses.replace(spec, engines=max(1, engines))
+    tail = isinstance(spec, RoundTail)
+    engines = layout.engines * layout.tp // spec.tp if isinstance(spec, RoundTail) else layout.engines // 2
+    of_all = spec.model_copy(update={"engines": max(1, engines)})
     whole = setting.change(on_engines(cost, layout.engines), of_all, round(workers * cell.cells_per_round))
     after = on_engines(whole.after, spec.engines if tail else cell.engines)
     return dataclasses.replace(whole, spec=spec, after=after)

@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....plans.schema.base import Mode
-from ....plans.schema.levers import EngineLayout
+from ....plans.schema.levers import EngineLayout, RoundHandOver, RoundTail
 from ....plans.schema.predicted import StepNoise
 from ....rounds.balancing.length_estimates import Recorded
-from ....rounds.hand_over import HandOverSpec, TailSpec
 from ....rounds.machines.exact import MAX_DRAWS, most_draws_at_once
-from ...choose.candidates.balance_numbers import balance_spec_of
+from ...choose.candidates.balance_numbers import balance_of
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
 from ...costs.decode_costs import ChangeCost, DecodeCost, least_kv_tokens
 from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
@@ -174,7 +173,7 @@ class Setting:
     crowding: Callable[[EngineLayout, int], float] = lambda layout, workers: 1.0  # of decoding, beside reward workers
     other_rewards: tuple[RewardCost, ...] = ()
     prompts: int | None = None
-    change: Callable[[DecodeCost, HandOverSpec | TailSpec, int], ChangeCost] = lambda cost, spec, workers: ChangeCost(
+    change: Callable[[DecodeCost, RoundHandOver | RoundTail, int], ChangeCost] = lambda cost, spec, workers: ChangeCost(
         spec, cost
     )
 
@@ -202,7 +201,7 @@ class Setting:
         if isinstance(key, LongKey) and key.tail:  # for engines that take all that is free trainers make room
             cost = replace(cost, turns=None)
         # Samples that start where they would end soonest are not kept with their prompts.
-        return replace(cost, sharing=None, balance=balance_spec_of(cost)) if key.balanced else cost
+        return replace(cost, sharing=None, balance=balance_of(cost)) if key.balanced else cost
 
     def _on_device(self, key: ShortKey | LongKey) -> DecodeCost:
         """Decode costs of the engines of a kind of round, with all the KV that they have room for."""
@@ -231,10 +230,13 @@ class Setting:
         beyond = lengths[lengths > reached]
         growth = round(float(beyond.mean()) - reached) if len(beyond) else 0
         if key.hand_over:
-            spec: HandOverSpec | TailSpec = HandOverSpec(key.freed_engines, share, growth)
+            spec: RoundHandOver | RoundTail = RoundHandOver(
+                engines=key.freed_engines, at_finished=share, growth_tokens=growth
+            )
         else:
             assert key.tail_layout is not None
-            spec = TailSpec(key.tail_layout.engines, key.tail_layout.tp, share, growth)
+            tp, engines = key.tail_layout
+            spec = RoundTail(engines=engines, tp=tp, at_finished=share, growth_tokens=growth)
         return self.change(self.cost_of(key), spec, self.reward_of(key).on_cores)
 
     def at_once(self, key: ShortKey | LongKey) -> int:

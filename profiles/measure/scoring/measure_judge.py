@@ -21,8 +21,7 @@ from ....executor.engines.engine_bench import EngineBench
 from ....executor.engines.engine_handle import EngineHandle
 from ....executor.processes.supervision import Supervisor
 from ....executor.rewards.charges import RewardResult
-from ....executor.rewards.judge.judge_config import judge_config
-from ....executor.rewards.judge.judge_pool import JudgePool
+from ....executor.rewards.judge_pool import JudgePool, judge_config
 from ....executor.trainer.samples import TrainSample
 from ....plans.schema.levers import RewardJudge
 from ....plans.yaml.errors import RunFailed

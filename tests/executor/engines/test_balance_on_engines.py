@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from rlplan.plans.schema.levers import EngineLayout
+from tests.rounds.driver import round_balance
+
 pytest.importorskip("vllm")
 
-from rlplan.plans.schema.levers import EngineLayout
-from rlplan.rounds.balancing.balance_spec import BalanceSpec
 from rlplan.rounds.balancing.length_estimates import Expected, Recorded
 from rlplan.rounds.balancing.longest_first import Balance
 from rlplan.rounds.machines.race import RaceRound
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.engine
 
 LAYOUT = EngineLayout(1, 2)
 LONGEST, GROUP = 200, 4
-MOVES_COST_NOTHING = BalanceSpec(1e-3, 1e-2, 0.0, 100_000, 0.0, 0.0)
+MOVES_COST_NOTHING = round_balance(1e-3, 1e-2, 0.0, 100_000, 0.0, 0.0)
 
 
 def test_a_balanced_round_has_the_samples_of_one_by_count(fleet, loop, tiny_model):

@@ -11,6 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
+from rlplan.rounds.balance import BLOCK_TOKENS
+
 pytest.importorskip("vllm")
 
 from rlplan.executor.engines.engine_handle import EngineEvents
@@ -20,8 +23,6 @@ from rlplan.executor.rollout.round_runner import RoundRunner
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_round import RoundLengths, simulate_round
-from rlplan.plans.schema.levers import EngineLayout
-from rlplan.rounds.balance import BLOCK_TOKENS, PrefixSharing
 from rlplan.rounds.machines.events import SampleKey
 from rlplan.rounds.machines.exact import ExactQueueRound, ExactShortRound
 from rlplan.rounds.machines.outcome import Fate
@@ -295,7 +296,9 @@ def test_a_race_round_on_real_engines_trains_its_groups_and_conserves_everything
             assert sample.version_start == sample.version_end == f"race-{layout.tp}"
 
 
-@pytest.mark.parametrize("sharing", [None, PrefixSharing(32, 8)], ids=["spread", "together"])
+@pytest.mark.parametrize(
+    "sharing", [None, RoundPrefix(block_tokens=32, tokens_per_sample=8)], ids=["spread", "together"]
+)
 def test_engines_cache_and_place_samples_as_the_planner_says(fleet, loop, tiny_model, sharing):
     layout, path, tag = EngineLayout(1, 2), tiny_model / "model.safetensors", f"cached-{sharing is None}"
     machine = RaceRound(list(LONG_PROMPTS), len(LONG_PROMPTS), 4, 4, max_tokens=8)

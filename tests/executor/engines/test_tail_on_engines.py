@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
+from rlplan.plans.schema.levers import RoundTail
+
 pytest.importorskip("vllm")
 
 from rlplan.executor.memory.device_turns import DeviceTurns
 from rlplan.executor.rollout.engine_change import round_tail
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.device_ledger import Device, DeviceLedger, Holder
-from rlplan.rounds.hand_over import TailSpec
 from rlplan.rounds.machines.race import RaceRound
 from rlplan.rounds.seeds import RoundSeeds
 
@@ -83,7 +84,7 @@ def test_samples_that_go_on_at_tp_2_are_unchanged(fleet, loop, tiny_model):
     async def body():
         path = tiny_model / "model.safetensors"
         plain = await tail_round(fleet, path, "plain", None)
-        return plain, await tail_round(fleet, path, "tail", TailSpec(1, 2, 0.25))
+        return plain, await tail_round(fleet, path, "tail", RoundTail(engines=1, tp=2, at_finished=0.25))
 
     (plain_machine, plain, _), (machine, result, run) = loop.run_until_complete(body())
     check(plain_machine, plain, "plain")

@@ -15,12 +15,11 @@ pytest.importorskip("ray")
 
 import ray
 
-from rlplan.executor.groups import group_run, job_process, live_group, permit_actor, running_jobs
+from rlplan.executor.groups import group_run, job_process, live_group, move_driver, permit_actor
+from rlplan.executor.groups import group_run as running_jobs
+from rlplan.executor.groups.group_change import GroupChange, Request, write_request
 from rlplan.executor.groups.group_run import run_groups
 from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
-from rlplan.executor.groups.moves import move_driver
-from rlplan.executor.groups.moves.group_change import GroupChange
-from rlplan.executor.groups.moves.move_journal import Request, write_request
 from rlplan.executor.groups.prepare_group import GroupJob, PreparedGroup, seat_of
 from rlplan.executor.placement import live_nodes
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts

@@ -14,8 +14,8 @@ pytest.importorskip("ray")
 
 from rlplan.cli.main import cli
 from rlplan.executor.groups import member_process, prepare_group
+from rlplan.executor.groups.group_change import planned_change
 from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
-from rlplan.executor.groups.moves.group_change import planned_change
 from rlplan.executor.groups.prepare_group import prepare_groups
 from rlplan.executor.placement.seats import Room, place
 from rlplan.plans.schema.workload import load_workload

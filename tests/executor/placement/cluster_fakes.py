@@ -8,8 +8,9 @@ import pytest
 import ray
 from ray._private import state
 
+from rlplan.executor.groups import job_process
 from rlplan.executor.memory import free_memory
-from rlplan.executor.placement import live_nodes, orphans, shared_folder
+from rlplan.executor.placement import live_checks, live_nodes
 from rlplan.executor.placement.live_nodes import CORE_RESOURCE, POOL_LABEL, NodeFacts
 from rlplan.executor.processes.faults import ActorFailed
 
@@ -111,7 +112,7 @@ def cluster(monkeypatch):
             nodes=nodes.nodes, exceptions=ray.exceptions, get_runtime_context=lambda: here,
             util=SimpleNamespace(get_node_ip_address=lambda: "127.0.0.3"),
         )  # fmt: skip
-        for module in (live_nodes, free_memory, orphans, shared_folder):
+        for module in (live_nodes, live_checks, free_memory, job_process):
             monkeypatch.setattr(module, "ray", fake)
         free = lambda: {name: {nodes.resource: node.free} for name, node in nodes.all.items()}  # noqa: E731
         monkeypatch.setattr(state, "available_resources_per_node", free)
@@ -121,12 +122,12 @@ def cluster(monkeypatch):
         monkeypatch.setattr(live_nodes, "placement_group", nodes.group)
         monkeypatch.setattr(live_nodes, "remove_placement_group", nodes.give_back)
         monkeypatch.setattr(live_nodes, "_probe", nodes.remote(nodes.facts))
-        answer = shared_folder._answer._function
+        answer = live_checks._answer._function
         away = lambda node, *given: "no such folder" if nodes.all[node].address in nodes.private else answer(*given)  # noqa: E731
-        monkeypatch.setattr(shared_folder, "_answer", nodes.remote(away))
+        monkeypatch.setattr(live_checks, "_answer", nodes.remote(away))
         free_bytes = nodes.remote(lambda node: nodes.free_bytes.get(nodes.all[node].address))
         monkeypatch.setattr(free_memory, "_free", free_bytes)
-        monkeypatch.setattr(orphans, "_left", nodes.remote(lambda node, pids, seconds: pids[1:]))
+        monkeypatch.setattr(job_process, "_left", nodes.remote(lambda node, pids, seconds: pids[1:]))
         return nodes
 
     return connected

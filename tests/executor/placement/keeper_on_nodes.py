@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 import ray
 
 from benchmarks.ray_nodes import RayNodes
+from rlplan.executor.placement.live_checks import check_shared
 from rlplan.executor.placement.seat_keeper import NodeNews, SeatKeeper
 from rlplan.executor.placement.seats import Room, place
-from rlplan.executor.placement.shared_folder import check_shared
 from rlplan.executor.processes.actors import start_ray
 from rlplan.plans.yaml.errors import InputError, RunFailed
 

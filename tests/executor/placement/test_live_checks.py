@@ -15,17 +15,26 @@ pytest.importorskip("ray")
 
 import ray
 
+from rlplan.executor.groups.job_process import GONE_S, left_by, still_running
 from rlplan.executor.memory.free_memory import Sleeping, check_host_memory, free_host_bytes, lacking
-from rlplan.executor.placement import live_check as live_check_module
-from rlplan.executor.placement import orphans
-from rlplan.executor.placement.live_check import LiveCheck, live_check, live_check_of_rooms
-from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts, cluster_nodes, device_resource, free_address
-from rlplan.executor.placement.orphans import left_by, still_running
+from rlplan.executor.placement import live_checks
+from rlplan.executor.placement.live_checks import (
+    LiveCheck,
+    check_shared,
+    live_check,
+    live_check_of_rooms,
+)
+from rlplan.executor.placement.live_nodes import (
+    LeasedNode,
+    NodeFacts,
+    cluster_nodes,
+    device_resource,
+    free_address,
+)
 from rlplan.executor.placement.seats import Room, place
-from rlplan.executor.placement.shared_folder import check_shared
 from rlplan.executor.processes import actors
 from rlplan.executor.processes.actors import start_ray
-from rlplan.executor.processes.cluster_address import cluster_address
+from rlplan.executor.processes.host import cluster_address
 from rlplan.plans.yaml.errors import InputError
 
 from ..conftest import runs
@@ -60,13 +69,13 @@ def test_what_is_no_address_is_refused_with_what_to_write(address, monkeypatch):
 def test_a_placement_is_compared_with_the_cluster_that_is_there(cluster, monkeypatch):
     nodes = cluster([2, 1], resource="CPU")
     monkeypatch.setattr(actors, "start_ray", lambda: False)
-    monkeypatch.setattr(live_check_module, "cluster_address", lambda: None)
+    monkeypatch.setattr(live_checks, "cluster_address", lambda: None)
     two = place(Room("p", 2, 2, 2), {2: ["one", "two"]}, {}, 0)
     needs = "needs 2 nodes: set RAY_ADDRESS to the head of a Ray cluster that has them"
     assert live_check(two, "cpu") == LiveCheck([], needs, False)
     assert live_check(place(Room("p", 1, 2, 2), {2: ["one"]}, {}, 0), "cpu") == LiveCheck([], None, False)
     assert live_check_of_rooms([Room("p", 1, 2, 2)] * 2, "cpu") is None
-    monkeypatch.setattr(live_check_module, "cluster_address", lambda: "10.0.0.1:6379")
+    monkeypatch.setattr(live_checks, "cluster_address", lambda: "10.0.0.1:6379")
     found = live_check(two, "cpu")
     assert found.addresses == ["127.0.0.3", None] and found.in_cluster and found.lack.startswith("pool 'p' needs 2")
     nodes.add(2)
@@ -149,7 +158,7 @@ def test_what_a_driver_left_is_waited_for_on_every_node(cluster):
         nodes.actors[number] = {"JobID": job, "Pid": pid, "Address": {"NodeID": at}}
     assert asyncio.run(left_by(7, 5.0)) == {there: [42]}, "of the last driver of this number, where nodes are alive"
     assert asyncio.run(left_by(99)) == {}, "it ended before it had connected"
-    assert orphans.GONE_S == 30.0
+    assert GONE_S == 30.0
 
 
 def test_zombies_hold_no_memory_and_a_process_that_runs_on_is_named():

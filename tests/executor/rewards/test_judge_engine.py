@@ -12,8 +12,7 @@ import pytest
 from rlplan.executor.engines.messages import EngineConfig
 from rlplan.executor.engines.vllm_options import niceness
 from rlplan.executor.processes.supervision import Supervisor
-from rlplan.executor.rewards.judge.judge_config import JudgeConfig
-from rlplan.executor.rewards.judge.judge_pool import JudgePool
+from rlplan.executor.rewards.judge_pool import JudgeConfig, JudgePool
 from rlplan.executor.rollout.prompts import load_tokenizer
 
 SAMPLES = 24

@@ -8,8 +8,7 @@ from rlplan.executor.engines.engine_handle import EngineBack, EngineDied, Engine
 from rlplan.executor.engines.messages import EngineConfig, EngineEvent
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.processes.supervision import Supervisor
-from rlplan.executor.rewards.judge.judge_config import JudgeConfig
-from rlplan.executor.rewards.judge.judge_pool import JudgePool
+from rlplan.executor.rewards.judge_pool import JudgeConfig, JudgePool
 from rlplan.plans.yaml.errors import RunFailed
 
 WORDS = ["<pad>", "<unk>", "rate", "yes", "no", "ten", "of", *(f"w{i}" for i in range(40))]
@@ -220,7 +219,7 @@ async def test_a_question_with_which_copy_after_copy_dies_is_given_up(pool, copy
 
 
 def test_a_live_judge_that_takes_over_an_hour_ends_the_run(monkeypatch):
-    monkeypatch.setattr("rlplan.executor.rewards.judge.judge_pool.LONGEST_S", 0.04)
+    monkeypatch.setattr("rlplan.executor.rewards.judge_pool.LONGEST_S", 0.04)
 
     @judging()
     async def body(pool, copy):

@@ -4,9 +4,8 @@ import pytest
 
 pytest.importorskip("math_verify")
 
-from rlplan.executor.rewards.kinds.math_answers import answer_of_response, without_thinking
-from rlplan.executor.rewards.kinds.math_reward import judge, score
-from rlplan.executor.rewards.verdict import RowError
+from rlplan.executor.rewards.kinds.math_reward import answer_of_response, judge, score, without_thinking
+from rlplan.executor.rewards.sandbox.verdict import RowError
 from rlplan.plans.answers.gold_math import gold_of
 
 

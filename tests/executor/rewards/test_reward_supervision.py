@@ -13,9 +13,8 @@ from rlplan.executor.processes.supervision import STARTS_IN_A_ROW, Patience, Sup
 from rlplan.executor.rewards import process as processes
 from rlplan.executor.rewards.charges import Sample
 from rlplan.executor.rewards.functions import ScorerConfig
-from rlplan.executor.rewards.pool import RewardPool
+from rlplan.executor.rewards.pool import RewardPool, SampleQueue
 from rlplan.executor.rewards.process import RewardPoolDown, RewardProcess, WorkerDied
-from rlplan.executor.rewards.sample_queue import SampleQueue
 from rlplan.executor.rewards.scoring import Scored
 from rlplan.executor.rewards.worker import WorkerFacts
 from rlplan.plans.yaml.errors import InputError, RunFailed

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from rlplan.plans.schema.levers import RoundTail
+
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
@@ -14,13 +16,12 @@ from rlplan.executor.rollout import round_runner
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.device_ledger import KV_CACHE, engine_holder
-from rlplan.rounds.hand_over import TailSpec
 
 from ..engines.engine_fakes import until
 from ..stage import staged
 from .round_stage import LONGEST, RoundStage, check, left, race
 
-SPEC = TailSpec(engines=1, tp=2, at_finished=0.25)
+SPEC = RoundTail(engines=1, tp=2, at_finished=0.25)
 both = pytest.mark.parametrize("bounded", [True, False], ids=["bounded", "unbounded"])
 
 
@@ -63,7 +64,7 @@ async def test_a_tail_without_room_or_engine_keeps_the_round_where_it_is(stage, 
         if "away" in why:
             tail.fail("the test ends it")  # beside the engines of the round is no room for its start
 
-    check(await stage.round(spec=TailSpec(1, 2, 0.25, growth_tokens=LONGEST), during=during))
+    check(await stage.round(spec=RoundTail(engines=1, tp=2, at_finished=0.25, growth_tokens=LONGEST), during=during))
     assert not stage.given and not stage.submitted(tail) and tail.alive == ("away" not in why)
     (told,) = stage.run.told("tail")
     assert (told["at_s"], told["seconds"], told["moved"]) == (None, None, 0)
@@ -138,7 +139,7 @@ async def test_a_round_that_is_done_in_mid_change_ends_with_its_step(stage, boun
 
     # A group of one sample is trained, and what decodes or waits of the others is of no use then.
     machine = race(1, 1, 2)
-    result = await stage.round(machine=machine, spec=TailSpec(1, 2, 0.125), during=during)
+    result = await stage.round(machine=machine, spec=RoundTail(engines=1, tp=2, at_finished=0.125), during=during)
     assert len(machine.outcome().trained) == 1
     waited = [sample for sample in result.samples.values() if sample.aborted and sample.tokens]
     assert waited and not stage.submitted(tail)

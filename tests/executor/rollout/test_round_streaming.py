@@ -9,6 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlplan.plans.schema.levers import RoundHandOver
+from tests.rounds.driver import round_balance
+
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
@@ -21,10 +24,9 @@ from rlplan.executor.rollout.sample_ledger import SampleLedger
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.yaml.errors import InputError, RunFailed
-from rlplan.rounds.balancing.balance_spec import BalanceSpec
 from rlplan.rounds.balancing.length_estimates import Recorded
 from rlplan.rounds.balancing.longest_first import Balance, LongestFirst
-from rlplan.rounds.hand_over import HandOver, HandOverSpec
+from rlplan.rounds.hand_over import HandOver
 from rlplan.rounds.machines.events import Issue, SampleKey
 
 from ..engines.engine_fakes import until
@@ -79,7 +81,7 @@ class Streamed(RoundStage):
 async def test_engines_are_handed_over_and_groups_trained_on_their_devices(stage):
     for actor in stage.actors:
         actor.token_s = 1.0
-    decision = HandOver(HandOverSpec(1, 0.5), SAMPLES, 2)
+    decision = HandOver(RoundHandOver(engines=1, at_finished=0.5), SAMPLES, 2)
     streaming, result = await stage.streamed(decision)
     check(result)
     (told,) = stage.run.told("streamed")
@@ -97,7 +99,10 @@ async def test_a_trainer_with_devices_of_its_own_trains_from_the_start(stage):
     streaming, result = await stage.streamed(places=("own 0",))
     check(result)
     assert streaming.stream.replicas == (0,) and streaming.freed == () and streaming.stream.begun_s == 0.0
-    assert await stage.streamed(HandOver(HandOverSpec(1, 0.5), SAMPLES, 2), places=("GPU 0",)) == (None, None)
+    assert await stage.streamed(HandOver(RoundHandOver(engines=1, at_finished=0.5), SAMPLES, 2), places=("GPU 0",)) == (
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("fails", [RunFailed("out of memory"), TrainerDied("trainer a", "it is gone")])
@@ -143,7 +148,7 @@ class Holds:
 
 def test_samples_move_to_an_engine_that_has_few(tmp_path):
     """Balanced rounds on real engines: tests/executor/engines/test_balance_on_engines.py."""
-    spec = BalanceSpec(1.0, 0.0, 0.0, 10_000, 0.0, 0.0)
+    spec = round_balance(1.0, 0.0, 0.0, 10_000, 0.0, 0.0)
     placement = LongestFirst(2, Balance(spec, Recorded({}, 0.5)), 4)
     ledger = SampleLedger(["a", "b"], PROMPTS, "v", None, placement, temperature=1.0, ignore_eos=False)
     for draw in range(4):

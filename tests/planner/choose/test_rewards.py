@@ -19,12 +19,11 @@ from rlplan.planner.refresh import refresh
 from rlplan.planner.solve import Solved
 from rlplan.plans.check.plan_fit import misfits
 from rlplan.plans.schema.cluster import Pool
-from rlplan.plans.schema.levers import EngineLayout, RewardJudge, timeout_numbers
+from rlplan.plans.schema.levers import EngineLayout, RewardJudge, timeout_spec
 from rlplan.plans.schema.planned_job import PlannedJob, PooledReward
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.judge_schema import Judge, JudgeShare
 from rlplan.profiles.phase_schema import Executions, Reward
-from rlplan.rounds.timeouts import TimeoutSpec
 
 from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile, some_inputs, spread
 from ..gpu_run import gpu_cluster, solved_on_gpus
@@ -115,7 +114,7 @@ CODE = Reward(
 def test_safe_deadlines_judge_no_right_answer_wrong_that_was_seen() -> None:
     found = safe_timeout(0.1, 30.0, CODE)
     assert found is not None and CODE.executions is not None and CODE.executions.scatter is not None
-    spec = TimeoutSpec(**timeout_numbers(30.0, found))
+    spec = timeout_spec(30.0, found)
     for slowest_s in CODE.executions.correct_s:
         fastest_s = slowest_s / CODE.executions.scatter if slowest_s >= 0.5 else 1e-3
         assert spec.deadline_s(fastest_s) >= slowest_s

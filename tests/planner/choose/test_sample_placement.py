@@ -13,13 +13,12 @@ from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.plans.phrases.why_line import levers_of
-from rlplan.plans.schema.levers import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.profiles.length_trace import LengthTrace
-from rlplan.rounds.balance import BLOCK_TOKENS, PrefixSharing
-from rlplan.rounds.balancing.balance_spec import BalanceSpec
+from rlplan.rounds.balance import BLOCK_TOKENS
 
 from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile
 from ..solutions import solution
@@ -58,7 +57,9 @@ def test_a_plan_that_keeps_samples_together_is_simulated_so() -> None:
     assert prefix is not None
     assert "saves" in plan.job.why["rounds.short.rollout.prefix"]
     short, _ = round_costs(plan.job, profile)
-    assert short.decode.sharing == PrefixSharing(prefix.block_tokens, prefix.tokens_per_sample)
+    assert short.decode.sharing == RoundPrefix(
+        block_tokens=prefix.block_tokens, tokens_per_sample=prefix.tokens_per_sample
+    )
 
     def mean_s(**changes) -> float:
         text = plan.model_dump(mode="json")
@@ -109,7 +110,7 @@ def test_rounds_are_balanced_where_a_job_allows_it_and_it_saves_time(mode) -> No
     rounds = plan.job.rounds
     balances = [kind.rollout.balance for kind in (rounds.short, rounds.long) if kind is not None]
     assert any(balances)
-    assert all(BalanceSpec(**balance.numbers()).step_s > 0 for balance in balances if balance)
+    assert all(balance.step_s > 0 for balance in balances if balance)
     assert plan.predicted.seconds_per_sample < plain.predicted.seconds_per_sample
     assert plan.predicted.length_ratio == pytest.approx(1.0, abs=0.05)
     said = [text for key, text in plan.job.why.items() if "balance" in key]

@@ -16,8 +16,8 @@ from rlplan.planner.simulate.columns import column_setting
 from rlplan.planner.simulate.columns import whole_columns as columns
 from rlplan.planner.simulate.columns.column_setting import AsWritten, kv_peak
 from rlplan.planner.simulate.columns.whole_columns import long_draws
-from rlplan.plans.schema.levers import EngineLayout
-from rlplan.rounds.balance import Balancer, PrefixSharing
+from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
+from rlplan.rounds.balance import Balancer
 from rlplan.rounds.machines.events import Finished, SampleKey
 from rlplan.rounds.machines.exact import MAX_DRAWS, ExactQueueRound, most_draws_at_once
 from rlplan.rounds.machines.race import RaceRound
@@ -83,7 +83,9 @@ def test_no_sample_waits_where_enough_was_measured():
 def sharing_setting(lead, engines):
     """Engines that keep a prompt together up to a lead of `lead` samples for the longest prompt."""
     layout = EngineLayout(1, engines)
-    cost = replace(SETTING.decode[LAYOUT], key=layout, sharing=PrefixSharing(16, 320 // lead))
+    cost = replace(
+        SETTING.decode[LAYOUT], key=layout, sharing=RoundPrefix(block_tokens=16, tokens_per_sample=320 // lead)
+    )
     return replace(SETTING, decode={layout: cost}, max_prompt_tokens=321), layout
 
 

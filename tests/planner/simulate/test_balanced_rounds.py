@@ -12,13 +12,16 @@ from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws, SimulatedRound
 from rlplan.plans.schema.levers import EngineLayout
-from rlplan.rounds.balancing.balance_spec import BalanceSpec
 from rlplan.rounds.balancing.length_estimates import NOTHING, Expected, Recorded
 from rlplan.rounds.round_spec import RoundKind
+from tests.rounds.driver import round_balance
 
 CAP = 400
 BY_COUNT = DecodeCost(EngineLayout(1, 2), 0.01, 1e-3, 1e-6, 0.001, 1e-5, 20_000, 64, 0, 0)
-BALANCED = replace(BY_COUNT, balance=BalanceSpec(0.01, 1e-3, 1e-6, 20_000, 0.02, 1e-5))
+BALANCED = replace(
+    BY_COUNT,
+    balance=round_balance(0.01, 1e-3, 1e-6, 20_000, 0.02, 1e-5),
+)
 
 
 def draws(seed: int, prompts: int, samples: int, redraws: int = 0) -> RoundDraws:

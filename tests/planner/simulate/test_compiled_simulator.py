@@ -14,12 +14,10 @@ from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws, SimulatedRound
-from rlplan.plans.schema.levers import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout, RoundHandOver, RoundPrefix, RoundTail
 from rlplan.profiles.drafts.draft_law import DraftLaw
-from rlplan.rounds.balance import PrefixSharing
 from rlplan.rounds.compiled import kernel_state as state
 from rlplan.rounds.compiled.numba_options import entry
-from rlplan.rounds.hand_over import HandOverSpec, TailSpec
 from rlplan.rounds.machines.exact import MAX_DRAWS
 from rlplan.rounds.round_spec import RoundKind
 from rlplan.rounds.timeouts import TimeoutSpec
@@ -95,7 +93,7 @@ def costs(draw, engines: int = 1) -> DecodeCost:
         curve=draw(st.sampled_from([(), ((1, 7.5 * unit), (2, 9.0 * unit), (6, 9.5 * unit))])),
         # Prompts have up to 8 tokens: blocks of 3 share some of them, of 16 none.
         block_tokens=draw(st.sampled_from([1, 3, 16])),
-        sharing=draw(st.none() | st.builds(PrefixSharing, st.sampled_from([1, 3]), st.sampled_from([1, 5, 40]))),
+        sharing=draw(st.none() | st.builds(RoundPrefix, st.sampled_from([1, 3]), st.sampled_from([1, 5, 40]))),
     )
     if not draw(st.booleans()):
         return plain
@@ -138,11 +136,13 @@ def test_the_compiled_simulator_repeats_the_reference(examples: int) -> None:
         share, growth, tail, freed, same = rules
         later = dataclasses.replace(later, block_tokens=decode.block_tokens)
         if tail is None:
-            spec = HandOverSpec(min(freed, decode.key.engines - 1), share, growth)
+            spec = RoundHandOver(engines=min(freed, decode.key.engines - 1), at_finished=share, growth_tokens=growth)
             change = ChangeCost(spec, decode if same else later)
         else:
             engines, takes_s = tail
-            change = ChangeCost(TailSpec(engines, 2, share, growth), later, takes_s)
+            change = ChangeCost(
+                RoundTail(engines=engines, tp=2, at_finished=share, growth_tokens=growth), later, takes_s
+            )
         assert_same(*drawn, decode, reward, limit, change)
 
     repeats()
@@ -159,7 +159,7 @@ def test_the_compiled_simulator_repeats_the_reference(examples: int) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("sharing", [None, PrefixSharing(3, 2)])
+@pytest.mark.parametrize("sharing", [None, RoundPrefix(block_tokens=3, tokens_per_sample=2)])
 def test_a_large_round_under_memory_pressure_is_the_same_too(round_kind: RoundKind, sharing) -> None:
     round_draws = make_luck(round_kind, 48 if round_kind.name == "short" else 30, 0.07, 13.7, 3)
     decode = DecodeCost(EngineLayout(1, 3), 0.7, 0.013, 0.00171, 0.1, 0.013, 220, 99, 0.0, 1, 0.3, 0.017)

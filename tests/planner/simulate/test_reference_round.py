@@ -14,8 +14,8 @@ from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_engine import Engine, EngineSample
 from rlplan.planner.simulate.reference_round import RoundLengths, simulate_round
 from rlplan.planner.simulate.round_arrays import RoundTimes
-from rlplan.plans.schema.levers import EngineLayout
-from rlplan.rounds.balance import Balancer, PrefixSharing
+from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
+from rlplan.rounds.balance import Balancer
 from rlplan.rounds.machines.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from rlplan.rounds.machines.exact import ExactQueueRound, ExactShortRound
 from rlplan.rounds.machines.race import RaceRound
@@ -169,7 +169,7 @@ def some_lengths(data: st.DataObject, prompts: int) -> RoundLengths:
 @given(st.sampled_from(["race", "short", "long"]), st.integers(2, 3), st.integers(1, 4), st.data())
 def test_samples_go_to_the_same_engines_whatever_they_all_weigh(kind: str, engines: int, each: int, data) -> None:
     lengths = some_lengths(data, 4)
-    priced = cost(engines, block_tokens=1, sharing=PrefixSharing(1, each)), FAST_REWARD, 6
+    priced = cost(engines, block_tokens=1, sharing=RoundPrefix(block_tokens=1, tokens_per_sample=each)), FAST_REWARD, 6
     weighed = [dataclasses.replace(lengths, expected_tokens=tokens) for tokens in (1.0, 13.7, 4096.0)]
     first, *others = [simulate_round(build(kind, 4, 4, 20, 2), drawn, *priced) for drawn in weighed]
     assert others == [first, first]

@@ -11,8 +11,7 @@ from rlplan.planner.costs.update_costs import TrainCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws, SimulatedRound
 from rlplan.planner.simulate.streamed_updates import Streamed, Window, exposed_update_s, streamed
-from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
-from rlplan.rounds.hand_over import HandOverSpec
+from rlplan.plans.schema.levers import EngineLayout, RoundHandOver, UpdateLayout
 from rlplan.rounds.round_spec import RoundKind
 
 
@@ -24,7 +23,7 @@ def train(per_token_s: float = 0.1, **sizes: int) -> TrainCost:
 TRAIN, TWO, SMALL = train(), train(dp=2), train(micro_batch_tokens=120)
 
 
-def tail(hand_over: HandOverSpec | None, capacity: int = 10**6, reference: bool = False) -> SimulatedRound:
+def tail(hand_over: RoundHandOver | None, capacity: int = 10**6, reference: bool = False) -> SimulatedRound:
     """16 samples on 4 engines: 12 end at 100 tokens, one of each engine's at 1000."""
     lengths = np.full((16, 1), 100, dtype=np.int32)
     lengths[:4] = 1000
@@ -38,7 +37,7 @@ def tail(hand_over: HandOverSpec | None, capacity: int = 10**6, reference: bool 
 
 @pytest.mark.parametrize("reference", [False, True])
 def test_engines_are_freed_at_the_share_at_little_cost(reference: bool) -> None:
-    plain, freed = (tail(spec, reference=reference).times for spec in (None, HandOverSpec(2, 0.5)))
+    plain, freed = (tail(spec, reference=reference).times for spec in (None, RoundHandOver(engines=2, at_finished=0.5)))
     assert plain.freed_s is None and plain.moved == 0
     # When 8 of 16 samples have ended, two long ones run on the last two engines, or four short ones beside them.
     assert 2 <= freed.moved <= 8
@@ -49,8 +48,8 @@ def test_engines_are_freed_at_the_share_at_little_cost(reference: bool) -> None:
 
 def test_nothing_is_freed_where_the_others_could_not_hold_it() -> None:
     roomy = 2000
-    assert tail(HandOverSpec(3, 0.5, growth_tokens=100), roomy).times.freed_s is not None
-    late = tail(HandOverSpec(3, 0.5, growth_tokens=1000), roomy).times
+    assert tail(RoundHandOver(engines=3, at_finished=0.5, growth_tokens=100), roomy).times.freed_s is not None
+    late = tail(RoundHandOver(engines=3, at_finished=0.5, growth_tokens=1000), roomy).times
     assert late.moved == 0 and late.freed_s == late.end_s
 
 

@@ -18,7 +18,7 @@ from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.columns.whole_columns import Setting
 from rlplan.planner.simulate.run_summary import BusyMeter
 from rlplan.planner.simulate.run_timeline import Timeline
-from rlplan.planner.simulate.whole_run import round_spec, simulate_plan, simulate_run
+from rlplan.planner.simulate.whole_run import simulate_plan, simulate_run
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.plan import Plan
@@ -222,7 +222,7 @@ def test_prompts_of_alike_lengths_are_worth_rounds_of_their_own():
     assert "the first epoch has no history" in plan.job.why["bias.mode"]
     assert "next best" in plan.job.why["rounds.short.long_share"]
     assert loads(dump(plan), Plan).job == plan.job
-    spec = round_spec(plan.job, CAP, False)
+    spec = plan.job.round_spec(CAP, False)
     assert (spec.mode, spec.long_share, spec.short_prompts, spec.short_samples) == ("predict", short.long_share, 8, 4)
     simulated = simulate_plan(plan, job, profile, alike, steps=150, prompts=300)
     assert simulated.seconds_per_sample(since_epoch=1) == pytest.approx(plan.predicted.seconds_per_sample, rel=0.12)

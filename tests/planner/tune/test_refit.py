@@ -70,9 +70,9 @@ def test_copies_that_were_all_aborted_are_replayed_as_copies(tmp_path):
 
 def test_rounds_by_queue_are_replayed_at_their_prompts_ages(tmp_path, monkeypatch):
     documents = solved(mode="exact")
-    target, of_plan = documents.plan.job.issue.prompts_per_step, PlannedJob.round_numbers
+    target, of_plan = documents.plan.job.issue.prompts_per_step, PlannedJob.round_spec
     rule = QueueRule(2 * target + 3, more_copies_every=1, until_long_after=3)
-    monkeypatch.setattr(PlannedJob, "round_numbers", lambda self: {**of_plan(self), "queue": rule})
+    monkeypatch.setattr(PlannedJob, "round_spec", lambda *given: dataclasses.replace(of_plan(*given), queue=rule))
     run = ran(tmp_path / "r", documents, noise=0.0, steps=40)
     by_queue = [step for step in run.steps if step.ages]
     assert {len(step.ages) for step in by_queue} == {rule.prompts} and max(max(step.ages) for step in by_queue) > 0

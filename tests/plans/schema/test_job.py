@@ -10,6 +10,7 @@ from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.schema.reward_spec import RewardList, RewardSpec
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
+from rlplan.rounds.timeouts import TimeoutSpec
 
 from ..conftest import JOB
 from ..test_bad_input import SEVERAL
@@ -69,15 +70,15 @@ def test_a_list_of_rewards_keeps_its_weights_and_form():
 def test_a_timeout_that_adapts_is_off_where_it_is_not_named(folder):
     def numbers():
         job, plan = load_job(folder.path("job.yaml")), load_plan(folder.path("plan.yaml"))
-        return [each.timeout_numbers() for each in (job.reward, plan.job.reward)], dump(job) + dump(plan)
+        return [each.timeout_spec() for each in (job.reward, plan.job.reward)], dump(job) + dump(plan)
 
     found, text = numbers()
-    assert found == [{"max_s": 2.0, "min_s": None, "anchor_factor": 1.0}] * 2 and "timeout" not in text
+    assert found == [TimeoutSpec(2.0)] * 2 and "timeout" not in text
     folder.edit("job.yaml", DEADLINE, f"{DEADLINE}  {TIMEOUT}\n")
     folder.edit("plan.yaml", "deadline_s: 2.0}", f"deadline_s: 2.0, {TIMEOUT}}}")
     folder.check()
     found, text = numbers()
-    assert found == [{"max_s": 2.0, "min_s": 0.5, "anchor_factor": 1.5}] * 2 and text.count(TIMEOUT) == 2
+    assert found == [TimeoutSpec(2.0, 0.5, 1.5)] * 2 and text.count(TIMEOUT) == 2
 
 
 def test_a_plan_without_judge_and_a_job_without_workers_write_none(folder):

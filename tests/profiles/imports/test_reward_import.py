@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from rlplan.planner.costs.reward_costs import reward_cost
-from rlplan.plans.schema.levers import timeout_numbers
+from rlplan.plans.schema.levers import timeout_spec
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.imports.reward_import import executions_of, import_rewards, with_imported
@@ -50,7 +50,7 @@ def test_what_columns_do_not_say_is_not_written(answer, known, tmp_path):
     assert law.wrong_s[-1] > 20 or known == {"correct": 0.75}
     # Deadlines that adapt then save nothing.
     assert known.get("unsolved") == 0 or reward_cost(
-        with_imported(library_profile("H100", "Qwen2.5-7B"), samples, "t").reward, 8, timeout_numbers(60.0, None)
+        with_imported(library_profile("H100", "Qwen2.5-7B"), samples, "t").reward, 8, timeout_spec(60.0, None)
     ).executions.unsolved == pytest.approx(1 - known.get("correct", 0))
 
 
@@ -67,7 +67,7 @@ def test_an_imported_profile_costs_what_was_imported(tmp_path):
     evidence = imported.reward.evidence["per_sample_s"]
     assert "40 executions imported from times.csv" in imported.sources[evidence.source] and evidence.error > 0.1
     mean_s = sum(sample.seconds for sample in samples) / len(samples)
-    found = reward_cost(imported.reward, 8, timeout_numbers(60.0, None)).mean_s()
+    found = reward_cost(imported.reward, 8, timeout_spec(60.0, None)).mean_s()
     assert found == pytest.approx(mean_s, rel=0.5), "right answers count once a prompt, its slowest"
 
 

@@ -5,9 +5,10 @@ import random
 
 import pytest
 
-from rlplan.rounds.balancing.balance_spec import BalanceSpec, Load, Longest, share
+from rlplan.rounds.balancing.balance_spec import Load, Longest, share
+from tests.rounds.driver import round_balance
 
-SPEC = BalanceSpec(0.01, 1e-3, 1e-7, 100_000, 0.05, 1e-5)
+SPEC = round_balance(0.01, 1e-3, 1e-7, 100_000, 0.05, 1e-5)
 
 
 def load_of(*tokens, prompt=0, spread=0.0):
@@ -30,7 +31,7 @@ def test_few_at_a_time_or_little_memory_take_more_steps():
     work = load_of(*[100] * 6, prompt=1).work()
     few = SPEC.end_s(work, at_once=2) - SPEC.end_s(work, at_once=6)
     assert few == pytest.approx((300 - 100) * SPEC.step_s)
-    small = BalanceSpec(0.01, 1e-3, 1e-7, 102, 0.05, 1e-5)
+    small = round_balance(0.01, 1e-3, 1e-7, 102, 0.05, 1e-5)
     assert small.end_s(work, 6) - SPEC.end_s(work, 6) == pytest.approx((300 - 100) * SPEC.step_s)
     assert SPEC.move_cost_s(1000) == pytest.approx(0.06)
 

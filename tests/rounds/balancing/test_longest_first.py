@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.rounds.balancing.balance_spec import BalanceSpec
 from rlplan.rounds.balancing.length_estimates import PAST, Expected, LengthEstimates, Recorded
 from rlplan.rounds.balancing.longest_first import ROOM, Balance, LongestFirst
 from rlplan.rounds.balancing.placement import ToPlace
 from rlplan.rounds.machines.events import SampleKey
+from tests.rounds.driver import round_balance
 
-SPEC = BalanceSpec(0.01, 1e-3, 1e-7, 100_000, 0.05, 1e-5)
+SPEC = round_balance(0.01, 1e-3, 1e-7, 100_000, 0.05, 1e-5)
 LIMIT = 1000
 
 
@@ -54,9 +54,14 @@ def test_a_sample_starts_where_it_would_end_soonest():
 
 
 def test_memory_is_kept_for_half_of_what_a_sample_will_hold():
-    needs = 10 + ROOM * 400
+    needs = round(10 + ROOM * 400)
     for capacity, start in ((2 * needs, 2), (2 * needs - 1, 1), (1, 1)):
-        machine = placement(1, 8, BalanceSpec(0.01, 1e-3, 1e-7, capacity, 0.05, 1e-5), a=400)
+        machine = placement(
+            1,
+            8,
+            round_balance(0.01, 1e-3, 1e-7, capacity, 0.05, 1e-5),
+            a=400,
+        )
         add(machine, "a", 0, samples=3)
         assert len(machine.place({0})) == start, "an engine without a sample has room for any"
         machine.remove(SampleKey(0, 0))
@@ -114,7 +119,7 @@ def test_running_samples_move_to_an_engine_that_has_none():
 
 
 def test_nothing_moves_where_a_move_takes_longer_than_it_saves():
-    machine, _, tokens = dried(BalanceSpec(0.01, 1e-3, 1e-7, 100_000, move_s=30.0, move_s_per_token=1e-5))
+    machine, _, tokens = dried(round_balance(0.01, 1e-3, 1e-7, 100_000, 30.0, 1e-5))
     assert machine.relieve({0, 1}, tokens) == []
     assert not machine.to_relieve({0, 1}), "the same engine does not ask again"
 

@@ -9,10 +9,8 @@ from rlplan.planner.costs.decode_costs import ChangeCost, DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws
-from rlplan.plans.schema.levers import EngineLayout
-from rlplan.rounds.balance import PrefixSharing
+from rlplan.plans.schema.levers import EngineLayout, RoundHandOver, RoundPrefix, RoundTail
 from rlplan.rounds.compiled import round_kernel
-from rlplan.rounds.hand_over import HandOverSpec, TailSpec
 from rlplan.rounds.machines.exact import MAX_DRAWS
 from rlplan.rounds.round_spec import RoundKind
 
@@ -59,7 +57,12 @@ def case(seed):
         offset=np.arange(prompts + fresh + 1) * each if kind.redraws else None,
     )
     unit, engines = pick([1.0, 0.137]), dice.randint(1, 4)  # whole seconds make events of engines simultaneous
-    block, share = pick([1, 3, 16]), pick([None, PrefixSharing(1, 5), PrefixSharing(3, 1)])
+    block, share = (
+        pick([1, 3, 16]),
+        pick(
+            [None, RoundPrefix(block_tokens=1, tokens_per_sample=5), RoundPrefix(block_tokens=3, tokens_per_sample=1)]
+        ),
+    )
 
     def decode(count):
         return DecodeCost(
@@ -73,10 +76,17 @@ def case(seed):
     if engines > 1 and dice.random() < 0.6:
         after, growth = decode(1), dice.randint(0, 30)
         if pick([True, False]):
-            change = ChangeCost(HandOverSpec(dice.randint(1, engines - 1), dice.uniform(0.05, 1), growth), after)
+            change = ChangeCost(
+                RoundHandOver(
+                    engines=dice.randint(1, engines - 1), at_finished=dice.uniform(0.05, 1), growth_tokens=growth
+                ),
+                after,
+            )
         else:
             change = ChangeCost(
-                TailSpec(dice.randint(1, 3), 2, dice.uniform(0.05, 1), growth), after, pick([0.0, 31.7])
+                RoundTail(engines=dice.randint(1, 3), tp=2, at_finished=dice.uniform(0.05, 1), growth_tokens=growth),
+                after,
+                pick([0.0, 31.7]),
             )
     reward = RewardCost(
         dice.randint(1, 5), pick([0.0, 1.0, 11.3]), dice.uniform(0, 30), after_rollout=pick([True, False])

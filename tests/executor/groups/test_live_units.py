@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlplan.executor.groups.moves.live_units import live_seat, live_units
+from rlplan.executor.groups.group_change import live_seat, live_units
 from rlplan.rounds.permits.permit_events import Seat
 
 

@@ -8,12 +8,11 @@ import pytest
 
 pytest.importorskip("ray")
 
+from rlplan.executor.groups import move_driver
+from rlplan.executor.groups.group_change import GroupChange, MoveJournal, Request, take_request, write_request
 from rlplan.executor.groups.job_process import JobEnd
 from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED
-from rlplan.executor.groups.moves import move_driver
-from rlplan.executor.groups.moves.group_change import GroupChange
-from rlplan.executor.groups.moves.move_driver import AGAIN_S, LEAST_DRAIN_S, MoveDriver, bring_job
-from rlplan.executor.groups.moves.move_journal import MoveJournal, Request, take_request, write_request
+from rlplan.executor.groups.move_driver import AGAIN_S, LEAST_DRAIN_S, MoveDriver, bring_job
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import sha256_file
 from rlplan.rounds.permits.move_machine import JobMove
@@ -22,7 +21,7 @@ from rlplan.traces.groups.groups_folder import MOVES, request_file
 from rlplan.traces.groups.moves_status import moves_of, refusal_of
 from rlplan.traces.trace import read_trace
 
-from ...virtual_loop import played
+from ..virtual_loop import played
 
 PATIENCE_S = 60.0
 GROUPS = {"g1": SimpleNamespace(key="g1"), "g2": SimpleNamespace(key="g2")}

@@ -15,22 +15,56 @@ import hashlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from ....plans.phrases.numbers import count
-from ....plans.yaml.errors import InputError, RunFailed
-from ....plans.yaml.yaml_io import atomic_write, sha256_file
-from ....rounds.permits.move_machine import Drain, Enter, JobMove, MoveMachine
-from ....traces.groups.group_turns import GROUPS_COPY
-from ....traces.groups.groups_folder import job_folder
-from ....traces.groups.moves_status import SETTLED
-from ...records.execution_folder import written
-from ..job_process import JobEnd
-from ..member_task import BAD_INPUT, DONE
-from ..prepare_group import PreparedGroup
-from .group_change import GroupChange, planned_change
-from .move_journal import MoveJournal, Request, take_request
-from .running_groups import RunningGroups
+from ...plans.phrases.numbers import count
+from ...plans.yaml.errors import InputError, RunFailed
+from ...plans.yaml.yaml_io import atomic_write, sha256_file
+from ...rounds.permits.move_machine import Drain, Enter, JobMove, MoveMachine
+from ...traces.groups.group_turns import GROUPS_COPY
+from ...traces.groups.groups_folder import job_folder
+from ...traces.groups.moves_status import SETTLED
+from ..records.execution_folder import written
+from .group_change import GroupChange, MoveJournal, Request, planned_change, take_request
+from .job_process import JobEnd
+from .live_group import LiveGroup
+from .member_task import BAD_INPUT, DONE
+from .prepare_group import PreparedGroup
+
+# What carries a new plan out asks of the groups that run (group_run.py).
+
+
+class RunningGroups(Protocol):
+    """The groups and jobs that move."""
+
+    groups: dict[str, LiveGroup]
+
+    def group_of(self, job: str) -> str | None:
+        """The group in which a job's process runs."""
+
+    def ended(self) -> set[str]:
+        """Jobs that ran and have ended for good."""
+
+    def stop_job(self, job: str, at_once: bool) -> None:
+        """Ask a job to stop, with a checkpoint."""
+
+    def give_up(self, job: str, reason: str) -> None:
+        """A job that was on its way has failed for good."""
+
+    async def start_job(self, planned: PreparedGroup, job: str) -> int:
+        """Start a job in a group of the plan, its run in the group's folder; returns how often it has arrived there
+        before. Raises InputError if the nodes or their memory do not suffice, RunFailed."""
+
+    async def settle(self, plan: Path | None, groups: dict[str, PreparedGroup]) -> None:
+        """All moves to a plan are made: the jobs' seconds and bounds are those of the plan, empty groups end, spare
+        nodes go back. `plan`: None if it is the one that the driver was started with."""
+
+    def keep_nodes(self) -> None:
+        """Moves begin: nodes that are given back may be needed."""
+
+    def note(self, text: str) -> None:
+        """A line for the person who watches."""
+
 
 DRAIN_FACTOR, LEAST_DRAIN_S = 10.0, 300.0  # seconds that a job may take to stop, over an iteration's, and at least
 AGAIN_S = 10.0  # after which nodes are looked for again

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("ray")
 
-from rlplan.executor.groups.moves import bound_driver
-from rlplan.executor.groups.moves.bound_driver import BoundDriver, Proposed
-from rlplan.executor.groups.moves.move_journal import MoveJournal, take_request
+from rlplan.executor.groups import bound_driver
+from rlplan.executor.groups.bound_driver import BoundDriver, Proposed
+from rlplan.executor.groups.group_change import MoveJournal, take_request
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, sha256_file
 from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS
@@ -19,7 +19,7 @@ from rlplan.traces.groups.groups_folder import MOVES
 from rlplan.traces.groups.training_ends import TrainingEnds
 from rlplan.traces.trace import TraceError, read_trace
 
-from ....group_documents import group, groups_plan, member
+from ...group_documents import group, groups_plan, member
 
 ALONE_S = 90.0  # of a member, whose bound is 1.5
 

@@ -19,22 +19,179 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ....plans.files.judge_prompt import JudgePrompt
-from ....plans.yaml.errors import RunFailed
-from ...engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
-from ...engines.messages import EngineEvent, Request
-from ...placement.seat_keeper import SeatKeeper
-from ...processes.actors import UnawaitedCalls
-from ...processes.faults import failure
-from ...processes.supervision import LOOK_S, Supervisor, together
-from ..charges import RewardResult
-from ..scoring import Outcome
-from .judge_config import JudgeConfig
-from .judge_questions import LONGEST_S, MOST_DEATHS, TEST_S, Copy, Question, copy_of, given_up, least_loaded
+from ...plans.files.judge_model import fitting_prompt
+from ...plans.files.judge_prompt import JudgePrompt
+from ...plans.schema.cluster import Pool
+from ...plans.schema.job import Job
+from ...plans.schema.levers import RewardJudge
+from ...plans.yaml.errors import InputError, RunFailed
+from ..engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
+from ..engines.messages import EngineConfig, EngineEvent, Request
+from ..engines.vllm_options import FIXED_CACHE_SHARE, kv_bytes_per_token
+from ..placement.seat_keeper import SeatKeeper
+from ..placement.seats import judge_name
+from ..processes.actors import UnawaitedCalls
+from ..processes.faults import failure
+from ..processes.supervision import LOOK_S, Supervisor, together
+from .charges import RewardResult
+from .scoring import Outcome
+
+# A judge's configuration: its engines, what it is asked, how long, and how often again.
+
+SPARE_TOKENS_FACTOR = 2
+"""Tokens of the judge's own tokenizer that a token of the policy's may take, where its model has room for so many."""
+
+CACHE_FACTOR = 1.5
+"""KV cache of a copy over what its questions hold at their longest: the rubric stays cached between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeConfig:
+    """A judge.
+
+    Attributes:
+        engines: the copies.
+        template: of a question.
+        worth: of each verdict, by its text.
+        at_once: questions that a copy has at a time.
+        deadline_s: seconds for one try of a question.
+        retries: further tries.
+    """
+
+    engines: tuple[EngineConfig, ...]
+    template: str
+    worth: Mapping[str, float]
+    at_once: int
+    deadline_s: float
+    retries: int
+
+
+def judge_config(job: Job, model: str, planned: RewardJudge, pool: Pool, tokenizer: Any) -> JudgeConfig:
+    """The judge of a job as its plan has it; `model`: its path, `tokenizer`: its own.
+
+    Raises InputError if the judge's model reads fewer tokens than a question may have, or cannot write a verdict.
+    """
+    from transformers import AutoConfig
+
+    part = job.reward.judge
+    assert part is not None and part.prompt is not None, "a plan with a judge is of a job with one"
+    shape = AutoConfig.from_pretrained(model)
+    shape = getattr(shape, "text_config", shape)
+    most = int(shape.max_position_embeddings)
+    prompt = fitting_prompt(job, tokenizer, most, model)
+    own = prompt.frame_tokens + prompt.verdict_tokens
+    longest = min(most, own + SPARE_TOKENS_FACTOR * job.rollout.longest_tokens)
+    token_bytes = kv_bytes_per_token(model, job.model.dtype)
+    engine = EngineConfig(
+        name="",
+        model_path=model,
+        dtype=job.model.dtype,
+        tp=planned.tp,
+        max_model_len=longest,
+        max_num_seqs=planned.at_once,
+        device=pool.accelerators.kind,
+        kv_memory_bytes=int(CACHE_FACTOR * planned.at_once * longest * token_bytes),
+        seed=job.algorithm.seed,
+        compute_share=planned.share or 1.0,
+        memory_share=FIXED_CACHE_SHARE,
+        sleeps=False,
+    )
+    return JudgeConfig(
+        engines=tuple(engine.renamed(judge_name(number)) for number in range(planned.instances)),
+        template=part.prompt,
+        worth=part.worth(),
+        at_once=planned.at_once,
+        deadline_s=planned.deadline_s or part.deadline_s,
+        retries=part.retries,
+    )
+
+
+# A judge's questions, and its copies: which question is with which copy.
+
+TEST_S = 120.0
+"""Seconds that a copy that was silent may take for the shortest question, with nothing else to do."""
+MOST_DEATHS = 3
+"""Copies that may die while they have one question."""
+LONGEST_S = 3600.0
+"""Deadline of a question after which, asked again, it ends the run: no model that fits its job takes longer."""
+
+
+@dataclass(eq=False)
+class Question:
+    """A sample that waits for its verdict.
+
+    Attributes:
+        tokens: what the judge reads.
+        deadline_s: of the next try, in seconds; each that passes doubles it.
+        tries: all of them.
+        refused: tries that were answered with what is no verdict.
+        deaths: copies that died while they had it.
+        asked_s: when the last try began, of `time.monotonic`.
+        copy: that has it, under `request_id`; None while it waits.
+        timer: of its deadline.
+    """
+
+    key: str
+    tokens: tuple[int, ...]
+    deadline_s: float
+    future: asyncio.Future[RewardResult]
+    tries: int = 0
+    refused: int = 0
+    deaths: int = 0
+    asked_s: float = 0.0
+    copy: Copy | None = None
+    request_id: str = ""
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(eq=False)
+class Copy:
+    """A copy of the judge.
+
+    Attributes:
+        questions: that it has, by request id.
+        heard_s: when it gave its last verdict.
+        test: request id of the test question that it has alone, because it has been silent; "" without one.
+        timer: of the test question's deadline.
+    """
+
+    engine: EngineHandle
+    questions: dict[str, Question] = field(default_factory=dict)
+    heard_s: float = 0.0
+    test: str = ""
+    timer: asyncio.TimerHandle | None = None
+
+    def end_test(self) -> None:
+        """The test question is answered, or its copy gone."""
+        self.test = ""
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+def given_up(engine: EngineHandle) -> bool:
+    """Whether an engine could not be replaced."""
+    try:
+        engine.check()
+    except (RunFailed, InputError):
+        return True
+    return False
+
+
+def copy_of(engine: EngineHandle, copies: Sequence[Copy]) -> Copy:
+    """The copy with this engine."""
+    return next(copy for copy in copies if copy.engine is engine)
+
+
+def least_loaded(copies: Sequence[Copy], at_once: int) -> Copy | None:
+    """The copy with the fewest questions of those that are up, not tested, and have fewer than `at_once`."""
+    free = [copy for copy in copies if copy.engine.alive and not copy.test and len(copy.questions) < at_once]
+    return min(free, key=lambda copy: len(copy.questions), default=None)
+
 
 log = logging.getLogger(__name__)
 

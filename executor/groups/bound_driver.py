@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ....plans.phrases.numbers import count, seconds, times
-from ....plans.schema.groups_plan import load_groups_plan
-from ....plans.yaml.errors import Infeasible, InputError, RunFailed
-from ....plans.yaml.yaml_io import sha256_file
-from ....rounds.permits.bound_machine import Alarm, BoundEvent, BoundMachine, Broken
-from ....traces.groups.group_turns import GROUPS_COPY, TURNS, GroupTurns, read_turns
-from ....traces.groups.training_ends import TrainingEnds, bound_of
-from ....traces.trace import TraceError
-from .move_journal import MoveJournal, Request, write_request
+from ...plans.phrases.numbers import count, seconds, times
+from ...plans.schema.groups_plan import load_groups_plan
+from ...plans.yaml.errors import Infeasible, InputError, RunFailed
+from ...plans.yaml.yaml_io import sha256_file
+from ...rounds.permits.bound_machine import Alarm, BoundEvent, BoundMachine, Broken
+from ...traces.groups.group_turns import GROUPS_COPY, TURNS, GroupTurns, read_turns
+from ...traces.groups.training_ends import TrainingEnds, bound_of
+from ...traces.trace import TraceError
+from .group_change import MoveJournal, Request, write_request
 
 EVERY_S = 5.0  # how often the journals of turns are read
 AGAIN_S = 300.0  # between two re-plans at least, solved or not
