@@ -1,12 +1,28 @@
-"""Run a benchmark command. One line and an exit code: 1 a run failed, 2 bad input, 3 no feasible plan."""
+"""What the commands of all benchmarks share: `--json`, the printed result, and how they end.
+
+A command that fails prints one line; its exit code is 1 if a run failed, 2 for bad input, 3 if no plan is feasible.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 
 from rlplan.plans.yaml.errors import Infeasible, InputError, RunFailed
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+
+
+def tell(result: Mapping[str, Any], as_json: bool, text_of: Callable[[Any], str] | None = None) -> None:
+    """Print the result as one JSON line, or as text: that of `text_of`, or a line for each key."""
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        click.echo(text_of(result) if text_of else "\n".join(f"{key:24} {value}" for key, value in result.items()))
 
 
 def run(command: click.Command) -> None:

@@ -43,7 +43,7 @@ def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, a
     the moves go on, and the same command shows them again. If the driver ends, `rlplan execute GROUPS --out OUT
     --resume` makes the moves that are left.
     """
-    from ..executor.groups.group_change import Request, planned_change, write_request
+    from ..executor.groups.group_change import MoveRequest, planned_change, write_request
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import sha256_file
     from ..traces.groups.groups_status import groups_status
@@ -65,7 +65,7 @@ def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, a
         if not status["running"]:
             raise InputError("no driver runs its groups; start them with rlplan execute --resume, then apply", str(out))
         request_id = uuid.uuid4().hex
-        write_request(out, Request(request_id, str(plan.resolve()), change.sha256))
+        write_request(out, MoveRequest(request_id, str(plan.resolve()), change.sha256))
     return _told(_followed(out, plan, request_id, timeout), as_json)
 
 

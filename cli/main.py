@@ -38,8 +38,6 @@ _COMMANDS = {
     "status": "Show what running groups do now: jobs, turns, slowdowns, moves.",
     "report": "Show what a run did beside what its plan predicted.",
     "tune": "Refit costs and lengths from a run; a new plan where it gains more than the error.",
-    "export": "Write a plan of groups as labels for another system: llm-d's RL time-slicing.",
-    "fmt": "Rewrite documents in canonical form.",
     "schema": "Print the JSON Schema of a document.",
     "completion": "Print a shell's completion script.",
 }

@@ -125,7 +125,7 @@ PAGES = {
             ),
         ),
         "0 no finding but warnings, 1 other findings (with --executor: or a plan that rlplan execute cannot run)",
-        ("diff", "fmt", "schema"),
+        ("diff", "schema"),
         "a file that cannot be read or is no document (the other files are checked)",
     ),
     "diff": Page(
@@ -202,23 +202,6 @@ PAGES = {
         _DONE,
         ("diff", "execute"),
     ),
-    "export": Page(
-        (
-            ("Labels for llm-d's RL time-slicing", "rlplan export groups.yaml --to llm-d --out llm-d.yaml"),
-            ("With the names of the nodes", "rlplan export groups.yaml --to llm-d --nodes nodes.yaml"),
-        ),
-        _DONE,
-        ("solve", "show", "simulate"),
-    ),
-    "fmt": Page(
-        (
-            ("Canonical form, comments kept", "rlplan fmt plans/*.yaml job/job.yaml"),
-            ("In CI", "rlplan fmt --check plans/*.yaml"),
-        ),
-        f"{_DONE}; with --check 0 canonical, 1 not",
-        ("check", "schema"),
-        "a file that cannot be read (it is left as it is; the other files are written)",
-    ),
     "schema": Page(
         (
             ("For an editor", "rlplan schema plan > plan.schema.json"),
@@ -226,7 +209,7 @@ PAGES = {
             ("Of a line of a length trace", "rlplan schema lengths"),
         ),
         _DONE,
-        ("fmt",),
+        ("check",),
     ),
     "completion": Page(
         (

@@ -47,7 +47,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .configuration import configuration
     from .engines.engine_handle import EngineDied
     from .engines.fleet import Fleet
-    from .groups.member_turns import GroupTurns
+    from .groups.member_turns import MemberTurns
     from .groups.permit_actor import membership
     from .memory.device_holds import device_ledger
     from .memory.device_turns import DeviceTurns
@@ -106,7 +106,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     ledger_of = partial(device_ledger, settings.fleet, plans, pool, train_pool, where, shared=member is not None)
     turns = DeviceTurns(ledger_of(), fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     in_group, permits = contextlib.AsyncExitStack(), None if member is None else member.permits
-    group_turns = None if member is None else GroupTurns(member.permits, turns, member.engine_units(placement))
+    group_turns = None if member is None else MemberTurns(member.permits, turns, member.engine_units(placement))
     runs = [
         TrainingRun(
             execution.name,

@@ -18,7 +18,6 @@ from .groups.member_turns import begin_turn, end_turn, switched_in, units_of_rou
 from .memory.device_turns import TurnsTook
 from .records.run_record import PhaseSeconds, StepRecord, step_record
 from .rollout.engine_change import round_tail
-from .rollout.light_engines import tell_balance
 from .rollout.round_samples import reward_executions, train_groups
 from .rollout.round_scoring import unscored
 from .run import TrainingRun
@@ -102,7 +101,8 @@ async def _step(run: TrainingRun) -> StepRecord:
     if drafts is not None and result.drafts is not None:
         run.event("drafts", step=run.step_number + 1, kind=round_kind, **drafts.fields(result.drafts))
     if balance is not None:
-        tell_balance(run, machine.taken, balance, result)
+        known = sum(prompt in balance.recorded.expected for prompt in machine.taken)
+        run.event("balanced", step=run.step_number + 1, prompts=len(machine.taken), known=known)
     groups = train_groups(outcome, result.samples, taken)
     run.weights.retire()
     apart_s += await begin_turn(run, "train") if outcome.trained else 0.0

@@ -26,7 +26,7 @@ from ..rounds.timeouts import PoolTimeouts
 from ..traces.report_state import drift_text
 from .configuration import run_settings
 from .engines.fleet import Fleet
-from .groups.member_turns import GroupTurns, before_restart
+from .groups.member_turns import MemberTurns, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import load_checkpoint
 from .records.run_checkpoints import RunCheckpoints
@@ -58,7 +58,7 @@ class TrainingRun:
         trainer: TrainerGroup,
         prompt_ids: list[str],
         turns: DeviceTurns | None = None,
-        permits: GroupTurns | None = None,
+        permits: MemberTurns | None = None,
         planned_short_share: float | None = None,
     ) -> None:
         self.name, self.permits = name, permits

@@ -4,7 +4,6 @@ schema/    the documents as models: cluster, job, plan, workload, groups_plan, p
 yaml/      text to models and back: positions, a line for each fault, canonical text, files to read and to write
 check/     rules that documents are held to; plan_check raises what a plan may not start with
 diff/      what changes between two plans, by meaning
-export/    plans in the words of other systems
 facts/     what follows from a plan: digests, bars, the critical path, whether the executor can run it
 phrases/   numbers, names and sentences for people: the same in terminal, diff, pages and messages
 files/     files beside the documents: prompts, a model's folder, the folder of a run

@@ -1,7 +1,6 @@
 """A cluster and a job to begin with, from what everybody knows of theirs: which GPUs, which model, what kind of reward.
 
-What is not known is written as a usual value, and a comment beside it says so. Nothing is measured. The texts are
-canonical (`rlplan fmt` leaves them as they are), and load.
+What is not known is written as a usual value, and a comment beside it says so. Nothing is measured.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from ..plans.facts.public_models import ARCHITECTURES, Architecture
 from ..plans.schema.base import MOST_ACCELERATORS
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, is_hub_id
-from ..plans.yaml.canonical_form import canonical
 from ..plans.yaml.errors import InputError
 from ..plans.yaml.fault_lines import NAME_PATTERN
+from ..plans.yaml.yaml_io import header, loads
+from ..plans.yaml.yaml_write import string
 from .hardware import GPUS, Gpu, gpu_of, hint_of
 from .laws.rank_memory import kv_capacity_tokens
 from .library import library_path, shipped_model
@@ -191,12 +191,13 @@ def model_path_of(text: str, folder: Path) -> tuple[str, Architecture]:
 
 def skeleton(machines: Machines, model: str, shape: Architecture, reward: RewardKind) -> Skeleton:
     """The files. `model`: as in job.yaml; `shape`: its architecture. Raises InputError when no engine holds it."""
-    job = canonical(_job(machines, model, shape, reward), Job, "job.yaml")
     files = {
-        "cluster.yaml": canonical(_cluster(machines), Cluster, "cluster.yaml"),
-        "job.yaml": job,
+        "cluster.yaml": header(Cluster) + _cluster(machines),
+        "job.yaml": header(Job) + _job(machines, model, shape, reward),
         EXAMPLE_NAME: "".join(f"{json.dumps(row)}\n" for row in _EXAMPLES[reward]),
     }
+    loads(files["cluster.yaml"], Cluster, "cluster.yaml")
+    loads(files["job.yaml"], Job, "job.yaml")
     if reward == "function":
         files[REWARD_NAME] = _REWARD
     shipped = shipped_model(shape)
@@ -238,16 +239,20 @@ def _job(machines: Machines, model: str, shape: Architecture, reward: RewardKind
         "function": f"score(prompt, response, answer) in {REWARD_NAME}",
     }[reward]
     # What a long round has left by then lasts long, and half of its engines decode it as fast.
-    shares = f", hand_over: {HAND_OVER}" if machines.nodes * machines.per_node > min(tps) else ""
+    shares = f"\n  hand_over: {HAND_OVER}" if machines.nodes * machines.per_node > min(tps) else ""
     hands_over = ", shares of a long round's samples from which on half of its engines may train" if shares else ""
-    function = ", function: 'reward:score'" if reward == "function" else ""
+    function = ', function: "reward:score"' if reward == "function" else ""
+    rollout = (
+        f"rollout: {{prompts_per_step: {PROMPTS_PER_STEP}, samples_per_prompt: {SAMPLES_PER_PROMPT}, "
+        f"max_prompt_tokens: {MAX_PROMPT_TOKENS}, max_response_tokens: {MAX_RESPONSE_TOKENS}}}"
+    )
     told = f"{'its shape is guessed: ' if shape.guessed else ''}{sizes_text(shape)}"
     return f"""\
 # What is trained, on what data, for which reward. Every value is yours to correct; rlplan check job.yaml tells what is
 # wrong, and rlplan schema job what else may stand here.
 rlplan_job: 1
 name: {_job_name(model, reward)}
-model: {{path: {json.dumps(model)}, dtype: bfloat16}}  # {told}
+model: {{path: {string(model)}, dtype: bfloat16}}  # {told}
 # How many prompts there are is enough to plan. rlplan profile (without --shipped) and rlplan execute need the file,
 # with rows as in {EXAMPLE_NAME}; once it is there, remove `prompts`.
 data: {{path: {DATA_NAME}, prompts: {PROMPTS}}}
@@ -255,15 +260,13 @@ data: {{path: {DATA_NAME}, prompts: {PROMPTS}}}
 reward: {{kind: {reward}{function}, {workers}deadline_s: {DEADLINES_S[reward]}}}
 # The size of a step, and the longest prompt and response; how long responses are below that cap, a length trace tells
 # (rlplan solve --trace).
-rollout:
-  prompts_per_step: {PROMPTS_PER_STEP}
-  samples_per_prompt: {SAMPLES_PER_PROMPT}
-  max_prompt_tokens: {MAX_PROMPT_TOKENS}
-  max_response_tokens: {MAX_RESPONSE_TOKENS}
+{rollout}
 algorithm: {{name: grpo, learning_rate: 1.0e-06, clip_high: 0.28, loss_aggregation: token-mean}}
 # What rlplan solve tries: GPUs of an engine (those that hold the model and the longest response), tokens of a
 # micro-batch{hands_over}.
-search: {{tp: {list(tps)}, micro_batch_tokens: [{longest}, {2 * longest}]{shares}}}
+search:
+  tp: {list(tps)}
+  micro_batch_tokens: [{longest}, {2 * longest}]{shares}
 """
 
 

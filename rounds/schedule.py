@@ -9,13 +9,13 @@ Invariants:
   failed on are reported, not repeated), in the order of the epochs; an epoch is over once all its prompts are, which
   may be while the next one runs;
 - prompt ids are unique in a round, in the deferred queue, and between the two;
-- the deferred queue is first in, first out. A long round comes in four cases: the queue holds P prompts; its oldest
-  prompt has waited `MAX_WAIT_ROUNDS`; the queue leaves fewer than P prompts for a short round; or an epoch ends only
-  when its deferred prompts are trained. So no prompt waits without bound;
-- a short round is issued from two open epochs at most. Where these have fewer prompts than it issues, long rounds of
-  the deferred prompts come first. Only refills of a round begin a third epoch, and nothing begins a fourth,
-  so no prompt is trained three times more often than another. Where epochs defer so few prompts that a long round fills
-  over more than two epochs, so many epochs are open instead, `MOST_OPEN_EPOCHS` at most;
+- the deferred queue is first in, first out; a long round comes when it holds P prompts, when its oldest prompt has
+  waited `MAX_WAIT_ROUNDS`, when it leaves fewer than P prompts for a short round, or when an epoch waits for it, so no
+  prompt waits without bound;
+- at most `MAX_OPEN_EPOCHS` epochs are open, so no prompt is trained three times more often than another. If the two
+  oldest open epochs hold fewer prompts than a short round issues, long rounds of the deferred prompts come first; only
+  refills of a round begin a third epoch. Where epochs defer so few prompts that one long round needs more than two
+  epochs, as many as it needs may be open, `MOST_OPEN_EPOCHS` at most;
 - a round is smaller than P only by the last three of these (the second needs few deferrals, the third a data set of
   fewer than 2 P - 1 prompts, the fourth one of a few rounds), or when so many of its prompts are deferred, filtered or
   failed that every prompt there is has been in it or must not run further ahead, or by what a long round filters, finds
@@ -28,10 +28,10 @@ Invariants:
 - the order of an epoch depends on (seed, epoch) only, and in `predict` on lengths of earlier rounds; `state()` holds
   all that a resumed run needs, and a round that is begun and never ended changes nothing of it but for epochs begun.
 
-In `predict` the queue is filled from the feed and not from rounds: what the history expects to be long waits there for
-a long round, nothing else does, and no round cuts or defers anything. Who is expected long is decided for a whole epoch
-when it begins: by all that has been trained until then, so that of the epoch before only what its last round holds is
-missing. An epoch without any history (the first) has short rounds only, which are plain synchronous ones.
+In `predict` the queue is filled from the feed, not from rounds: only prompts predicted to be long from earlier epochs
+wait there for a long round, and no round cuts or defers anything. The prediction is made for a whole epoch when it
+begins, from everything trained until then; only the last round of the epoch before is missing. The first epoch has no
+history, so it has short rounds only, which are plain synchronous rounds.
 
 Where samples are balanced by history (balancing/), the lengths of trained groups are recorded in every mode. That
 history decides where and in which order samples start, and not which groups count.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlplan.benchmarks.first_hour.sample_folder import LAB
 from rlplan.planner.groups.inputs.running_plan import solved_from
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
 from rlplan.planner.groups.propose_replan import propose_replan
@@ -14,6 +13,7 @@ from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.yaml_io import dump
 
 from .group_journals import journal_of
+from .workloads import LAB
 
 WORKLOAD = """\
 rlplan_workload: 1

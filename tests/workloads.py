@@ -4,7 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlplan.benchmarks.first_hour.sample_folder import LAB
+LAB = """\
+rlplan_cluster: 1
+name: lab
+pools:
+  roll:
+    nodes: 3
+    accelerators: {kind: cuda, name: H20, per_node: 8, memory_bytes: 96000000000}
+    cores: 96
+    host_memory_bytes: 1000000000000
+    usd_per_node_hour: 10.0
+    slots: 2
+  train:
+    nodes: 2
+    accelerators: {kind: cuda, name: H800, per_node: 8, memory_bytes: 80000000000}
+    cores: 96
+    host_memory_bytes: 1000000000000
+    usd_per_node_hour: 40.0
+links:
+  - {pools: [roll, train], stream_bytes_per_s: 2000000000.0}
+"""
+"""A cluster of two pools."""
 
 WORKLOAD = """\
 rlplan_workload: 1

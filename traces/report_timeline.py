@@ -68,8 +68,6 @@ def _balanced(events: Sequence[Event]) -> dict[str, Any] | None:
     return {
         "rounds": len(rounds),
         "known": sum(event["known"] for event in rounds) / max(1, sum(event["prompts"] for event in rounds)),
-        "moved": statistics.fmean(event["moved"] for event in rounds),
-        "moved_tokens": statistics.fmean(event["moved_tokens"] for event in rounds),
     }
 
 

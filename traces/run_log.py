@@ -96,7 +96,7 @@ def read_run(path: Path) -> RunLog:
                 case "drafts":
                     _check_drafts(event)
                 case "balanced":
-                    _check_whole(event, "step", "prompts", "known", "moved", "moved_tokens")
+                    _check_whole(event, "step", "prompts", "known")
                 case "restart":
                     log.restarts += 1
                 case "run":

@@ -13,7 +13,7 @@ step. Figures are of the rounds after the first epoch, in which nothing is known
 - `round_ratio`: seconds of the whole rollout, likewise.
 - `prediction_error`: of the mean seconds of a balanced rollout, as a replay of its own lengths predicts them, by costs
   that are refitted from the run by count (as `rlplan tune` does).
-- `moved`: samples of a round that moved to an engine that had few left; `known`: share of its prompts with a history;
+- `known`: share of its prompts with a history;
   `same_samples`: share of the trained samples that have the same length and reward in both runs; `off_policy`: samples
   of other weights, of both.
 

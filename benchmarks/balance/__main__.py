@@ -51,7 +51,7 @@ def main(
     if result["tail_ratio"] is not None:
         click.echo(
             f"2 engines: tail {result['tail_ratio']:.2f} of that by count, round {result['round_ratio']:.2f}; "
-            f"predicted within {result['prediction_error']:.1%}; {result['moved']} samples moved a round"
+            f"predicted within {result['prediction_error']:.1%}"
         )
     for each in result.get("sources", ()):
         click.echo(

@@ -91,7 +91,6 @@ def measure(folder: Path, epochs: int, at_once: int = AT_ONCE) -> dict[str, Any]
         "tail_ratio": max(ratios["drain_ratio"], ratios["last_quarter_ratio"]),
         "prediction_error": round(_prediction_error(folder, out), 4),
         "first_epoch": _ratios(first),
-        "moved": round(fmean(event["moved"] for event in events), 2),
         "known": sum(event["known"] for event in events) / sum(event["prompts"] for event in events),
         "same_samples": round(_same_samples(*logs.values()), 4),
         "off_policy": sum(off_policy(log) for log in logs.values()),

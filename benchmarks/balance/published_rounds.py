@@ -59,7 +59,7 @@ def _figures(before: LengthModel, now: LengthModel, cost: DecodeCost, rounds: in
     grouped = RoundKind("short", PROMPTS, PROMPTS, SAMPLES, SAMPLES, now.cap_tokens)
     alone = RoundKind("short", PROMPTS * SAMPLES, PROMPTS * SAMPLES, 1, 1, now.cap_tokens)
     seconds: dict[str, list[float]] = {"by_count": [], "balanced": [], "unknown": [], "oracle": []}
-    draws, moved = Draws(now, seed, SAMPLES), 0
+    draws = Draws(now, seed, SAMPLES)
     for number in range(rounds):
         numbers = np.arange(number * PROMPTS, (number + 1) * PROMPTS)
         lengths, tokens = draws.firsts(numbers, 0)[:, 0], draws.prompt_tokens_of(numbers)
@@ -77,13 +77,11 @@ def _figures(before: LengthModel, now: LengthModel, cost: DecodeCost, rounds: in
         ):
             times = simulate_one_round(kind, given, price, RewardCost(1, 0.0, 0.0), cost.max_sequences).times
             seconds[name].append(times.decode_end_s)
-            moved += times.moved if name == "balanced" else 0
     means = {name: float(np.mean(each)) for name, each in seconds.items()}
     return {
         "of_oracle": round(means["balanced"] / means["oracle"], 4),
         "of_oracle_in_first_epoch": round(means["unknown"] / means["oracle"], 4),
         "of_oracle_by_count": round(means["by_count"] / means["oracle"], 4),
-        "moved": moved / rounds,
         "seconds": {name: round(each, 2) for name, each in means.items()},
     }
 

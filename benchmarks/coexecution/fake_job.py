@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import ray
 
-from rlplan.executor.groups.member_state import Held
+from rlplan.executor.groups.member_state import HeldTurn
 from rlplan.executor.groups.permit_actor import NAMESPACE, GroupState, MemberPermits, ask
 from rlplan.planner.groups.simulate.permit_simulator import TrueTurns
 from rlplan.rounds.permits.permit_events import PHASES, Seat
@@ -47,13 +47,13 @@ async def all_know(time: VirtualTime, actor: str, speaker: str) -> GroupState:
 class FakeTurn:
     """A turn that runs: when it ends, and when its tail begins, as the simulator reckons it."""
 
-    def __init__(self, seat: Seat, seconds: float, tail_share: float, held: Held) -> None:
+    def __init__(self, seat: Seat, seconds: float, tail_share: float, held: HeldTurn) -> None:
         self.held, self._seat, self._tail_share_s = held, seat, seconds * tail_share
         self._units = len(seat.units[held.turn % 2])
         self._left_s = seconds
         self._begin(held, held.begun_s, held.resident)
 
-    def _begin(self, held: Held, at_s: float, resident: bool) -> None:
+    def _begin(self, held: HeldTurn, at_s: float, resident: bool) -> None:
         self._left_s += 0.0 if resident else self._seat.switch_s[held.turn % 2]
         self._rate = len(held.units) / self._units
         self.ends_s = at_s + self._left_s / self._rate
@@ -66,7 +66,7 @@ class FakeTurn:
         """When its job has something to say."""
         return min(self.ends_s, self.tail_s)
 
-    def move(self, held: Held) -> bool:
+    def move(self, held: HeldTurn) -> bool:
         """It has other units; returns whether it left some. Only those that are added change its pace."""
         left = len(held.units) < len(self.held.units)
         rate, now_s = len(held.units) / self._units, held.since_s

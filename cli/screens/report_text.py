@@ -186,8 +186,7 @@ def _overlap(detail: dict[str, Any]) -> list[str]:
     if (balanced := beside["balanced"]) is not None:
         lines.append(
             f"  balancing, {count(balanced['rounds'], 'round')}: {percent(balanced['known'])} of the prompts had a "
-            f"history of lengths; a round moved {balanced['moved']:.1f} samples with {balanced['moved_tokens']:.0f} "
-            "tokens between engines"
+            "history of lengths"
         )
     if (tails := beside["tails"]) is not None:
         lines.append(

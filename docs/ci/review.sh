@@ -1,5 +1,5 @@
 #!/bin/sh
-# Review the plans that a branch touches: form, rules, and what they change in seconds and dollars.
+# Review the plans that a branch touches: rules, and what they change in seconds and dollars.
 #
 #   docs/ci/review.sh                                    # against origin/main
 #   docs/ci/review.sh --base main --out review.md
@@ -8,11 +8,11 @@
 # Looked at is every plan (of a job or of groups) that the branch adds, changes, renames or removes, and every plan that
 # it does not touch but whose inputs it does, or the policy above it: such a plan is stale, or may no longer be allowed.
 # What was a plan at the base is one here, whatever has become of it.
-# Of each: `rlplan fmt --check`, `rlplan check`, and `rlplan diff --markdown` against the base. All of it goes into one
+# Of each: `rlplan check`, and `rlplan diff --markdown` against the base. All of it goes into one
 # comment file (default: rlplan-review.md), which begins with a hidden marker by which a CI step finds its own earlier
 # comment. In GitHub Actions the number of plans is the step's output `plans`.
 #
-# Exit codes: 0 every plan is canonical and has no finding, 1 some has not, or a policy cannot be read, 2 the review
+# Exit codes: 0 no plan has a finding, 1 some has not, or a policy cannot be read, 2 the review
 # could not be made.
 # Needs git and rlplan. The base must be there with its history: `fetch-depth: 0` in actions/checkout.
 set -eu
@@ -168,14 +168,6 @@ while IFS= read -r old && IFS= read -r new; do
       cat "$work/check" >> "$work/found"
       [ "$format" = text ] || rlplan check "$@" --format github -- "$new" || :
     }
-    formed=0
-    rlplan fmt --check -- "$new" > "$work/fmt" 2>&1 || formed=$?
-    # What is no document at all is check's to say.
-    if [ "$formed" = 1 ] || { [ "$formed" != 0 ] && [ $valid = yes ]; }; then
-      faults="not canonical${faults:+, $faults}"
-      cat "$work/fmt" >> "$work/found"
-      annotate "$new" "rlplan fmt" "not canonical; run rlplan fmt"
-    fi
   fi
   before=none
   if [ -n "$old" ]; then before=$from:$old; fi

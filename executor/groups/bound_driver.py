@@ -24,7 +24,7 @@ from ...rounds.permits.bound_machine import Alarm, BoundEvent, BoundMachine, Bro
 from ...traces.groups.group_turns import GROUPS_COPY, TURNS, GroupTurns, read_turns
 from ...traces.groups.training_ends import TrainingEnds, bound_of
 from ...traces.trace import TraceError
-from .group_change import MoveJournal, Request, write_request
+from .group_change import MoveJournal, MoveRequest, write_request
 
 EVERY_S = 5.0  # how often the journals of turns are read
 AGAIN_S = 300.0  # between two re-plans at least, solved or not
@@ -218,7 +218,7 @@ class BoundDriver:
         if applies:
             self._note(f"re-planned, {cost}: {proposed.reason}; see {see}")
             try:
-                write_request(self._out, Request(request_id, str(path.resolve()), sha256_file(path)))
+                write_request(self._out, MoveRequest(request_id, str(path.resolve()), sha256_file(path)))
             except RunFailed as error:
                 self._note(str(error))
         else:

@@ -86,7 +86,7 @@ def _on(units: Sequence[int], seats: Mapping[str, Seat], stay: Collection[str]) 
 
 
 @dataclass(frozen=True)
-class Request:
+class MoveRequest:
     """What `rlplan apply` asks for: the plan at this path, which had this digest; `id` names the request."""
 
     id: str
@@ -94,7 +94,7 @@ class Request:
     sha256: str
 
 
-def write_request(out: Path, request: Request) -> None:
+def write_request(out: Path, request: MoveRequest) -> None:
     """Ask the driver of the groups in a folder. Raises RunFailed if the disk does not take it."""
     path = request_file(out, request.id)
     try:
@@ -103,13 +103,13 @@ def write_request(out: Path, request: Request) -> None:
         raise RunFailed(f"the plan is not applied: {error}") from None
 
 
-def take_request(out: Path) -> Request | None:
+def take_request(out: Path) -> MoveRequest | None:
     """The oldest request that waits in a folder, which waits no more; None: there is none that can be read."""
     for path in requests(out):
         try:
             text = path.read_text(encoding="utf-8")
             path.unlink()
-            return Request(**json.loads(text))
+            return MoveRequest(**json.loads(text))
         except (OSError, ValueError, TypeError):
             continue
     return None

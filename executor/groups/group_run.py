@@ -33,7 +33,7 @@ from .bound_driver import BoundDriver, Replanner
 from .group_change import MoveJournal
 from .job_process import GroupWatcher, JobEnd, JobProcess
 from .live_group import LiveGroup
-from .member_state import Held
+from .member_state import HeldTurn
 from .member_task import FAILED, STOPPED
 from .move_driver import MoveDriver, bring_job
 from .permit_actor import GroupState
@@ -136,7 +136,7 @@ class RunningJobs:
             if (held := state.held.get(job)) is not None:
                 expected_s = group.seats[job].expected_s[held["turn"] % 2]
                 most_s = max(LEAST_TURN_S, TURN_FACTOR * expected_s)
-                if Held(**held).ran_s(state.now_s) > most_s:
+                if HeldTurn(**held).ran_s(state.now_s) > most_s:
                     took = f"its {held['phase']} took more than {most_s:.0f} s, expected were {expected_s:.0f} s"
                     running.process.kill(took)
             self._look_at_start(running, state.arrivals.get(job, 0))

@@ -30,7 +30,7 @@ from ..processes.supervision import RestartBudget
 from ..records.execution_folder import has_checkpoint
 from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
 from .permit_actor import ask
-from .prepare_group import GroupJob
+from .prepare_group import MemberJob
 
 # Processes of actors whose driver was killed: Ray ends them, on each node a moment later, and until then their
 # devices are not free.
@@ -149,7 +149,7 @@ class JobProcess:
 
     def __init__(
         self,
-        job: GroupJob,
+        job: MemberJob,
         folder: Path,
         actor_name: str,
         permits: Any,

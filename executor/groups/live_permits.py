@@ -1,16 +1,16 @@
 """The permits of one co-execution group on the real clock: the permit machine, whose turn is whose, and a journal.
 
 Invariants:
-- an event is on the disk before it is handled, and the machine decides by events and their times alone: whoever reads
-  the journal stands where it was written, so that no turn is lost and none is given twice;
-- a job's turns are numbered from its latest arrival on, even ones are rollouts. What is said twice of a turn, or of an
-  arrival that another one followed, changes nothing: a job may ask again where an answer was lost;
-- a process of a job that was said to have ended gets no turn any more, whatever of it is heard later;
-- jobs take seats and give them up while the others go on (`take_seat`, `give_up`);
-- a rollout that is paused for a more urgent turn stays the job's turn, of the same number, and holds no units until
-  the machine resumes it; if it ends meanwhile, it has ended;
-- a turn on units that a tail, or a paused rollout, is to leave runs once these have left them (`cleared`);
-- time never goes back, whatever the clock does between two processes.
+- an event is on the disk before it is handled, and the machine decides by events and their times alone, so a reader of
+  the journal gets the machine's state: no turn is lost, and none is given twice;
+- a job's turns are numbered from its latest arrival on; even numbers are rollouts. A repeated message about a turn, or
+  about an earlier arrival, changes nothing: a job may ask again when an answer was lost;
+- a process that was reported as ended gets no further turn, even if a message of it arrives later;
+- a job can join the group (`take_seat`) and leave it (`give_up`) while the others go on;
+- a rollout that is paused for a more urgent turn keeps its turn and number, and holds no units until the machine
+  resumes it; if it ends while paused, its turn has ended;
+- a turn that needs units of a tail or of a paused rollout starts after these are released (`cleared`);
+- time never goes back, even where two processes' clocks differ.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ...rounds.permits.permit_events import (
 )
 from ...rounds.permits.permit_machine import PermitMachine
 from ...traces.groups.group_turns import read_seat
-from .member_state import Held, MemberState, executable
+from .member_state import HeldTurn, MemberState, executable
 from .turn_journal import TurnJournal, journal_header
 
 
@@ -67,7 +67,7 @@ class LivePermits:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.machine = PermitMachine(permit_rule)
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, HeldTurn] = {}
         self.wake_s: float | None = None
         """When to call `wake`; None: not before another event."""
         self._members = {seat.job: MemberState(executable(seat)) for seat in seats}
@@ -99,13 +99,13 @@ class LivePermits:
             self._take("tail", job)
 
     def cleared(self, job: str, arrival: int, turn: int, since_s: float) -> None:
-        """A job has left the units that were taken from its turn until `since_s` (`Held.since_s`): whoever was given
-        them may begin."""
+        """A job has left the units that were taken from its turn until `since_s` (`HeldTurn.since_s`): the turns that
+        got these units may begin."""
         member = self._runs(job, arrival, turn)
         if member is not None and member.to_clear and since_s >= member.taken_s:
             self._take("cleared", job)
 
-    def holding(self, job: str, arrival: int, turn: int) -> Held | None:
+    def holding(self, job: str, arrival: int, turn: int) -> HeldTurn | None:
         """A job's turn with the units that it has now; None: it does not run. Raises RunFailed as `given` does."""
         given, member = self.given(job, arrival, turn), self._runs(job, arrival, turn)
         if member is None or given or not self.held[job].units:
@@ -278,7 +278,7 @@ class LivePermits:
             match action:
                 case Start(job, phase, units, resident) if job not in self.held:
                     member = self._members[job]
-                    self.held[job] = Held(job, member.given, phase, now_s, units, resident, now_s, now_s)
+                    self.held[job] = HeldTurn(job, member.given, phase, now_s, units, resident, now_s, now_s)
                     begun.append(self.held[job].begun())
                     member.given += 1
                 case Start(job, _, units) | Consolidate(job, units) | Grow(job, units):

@@ -9,7 +9,7 @@ from ...plans.yaml.errors import RunFailed
 from ...rounds.permits.permit_events import Seat
 
 
-class Held(NamedTuple):
+class HeldTurn(NamedTuple):
     """A turn that runs, or is paused: its job, number and phase, the second in which it began, its units now (none
     while it is paused), whether the job had all that it began with last, and since which second it has those of now.
 
@@ -31,11 +31,11 @@ class Held(NamedTuple):
         """What the journal says of it when it begins."""
         return {key: getattr(self, key) for key in ("job", "turn", "phase", "begun_s", "units", "resident")}
 
-    def on(self, units: tuple[int, ...], now_s: float) -> Held:
+    def on(self, units: tuple[int, ...], now_s: float) -> HeldTurn:
         """The turn on these units from now on; on none it is paused."""
         return self._replace(units=units, since_s=now_s, from_s=now_s if self.from_s is None else self.from_s)
 
-    def cleared(self, job: str, units: frozenset[int], now_s: float) -> Held:
+    def cleared(self, job: str, units: frozenset[int], now_s: float) -> HeldTurn:
         """The turn once a job has left units that were taken from its own turn: what was given them begins."""
         if self.job == job:
             return self if self.units else self._replace(from_s=None, before_s=self.ran_s(now_s))
@@ -68,7 +68,7 @@ class MemberState:
     ended: set[str] = field(default_factory=set)
     """Names of its processes that have ended."""
 
-    def moved(self, held: Held, units: tuple[int, ...], now_s: float) -> Held:
+    def moved(self, held: HeldTurn, units: tuple[int, ...], now_s: float) -> HeldTurn:
         """Its turn on other units from now on, none if it is paused; what it loses it is to clear, unless it gets it
         back before."""
         taken = frozenset(held.units) - frozenset(units)

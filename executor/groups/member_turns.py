@@ -32,7 +32,7 @@ class _Told:
     switch_in_s: float = 0.0
 
 
-class GroupTurns:
+class MemberTurns:
     """The turns of a run in its group.
 
     Args:
@@ -110,7 +110,7 @@ class InGroup(Protocol):
     """The run whose turns are taken."""
 
     name: str
-    permits: GroupTurns | None
+    permits: MemberTurns | None
     turns: DeviceTurns
     trainer: TrainerGroup
     weights: WeightSync

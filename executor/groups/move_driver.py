@@ -25,17 +25,15 @@ from ...traces.groups.group_turns import GROUPS_COPY
 from ...traces.groups.groups_folder import job_folder
 from ...traces.groups.moves_status import SETTLED
 from ..records.execution_folder import written
-from .group_change import GroupChange, MoveJournal, Request, planned_change, take_request
+from .group_change import GroupChange, MoveJournal, MoveRequest, planned_change, take_request
 from .job_process import JobEnd
 from .live_group import LiveGroup
 from .member_task import BAD_INPUT, DONE
 from .prepare_group import PreparedGroup
 
-# What carries a new plan out asks of the groups that run (group_run.py).
-
 
 class RunningGroups(Protocol):
-    """The groups and jobs that move."""
+    """What a move needs from the groups and jobs that run (group_run.py)."""
 
     groups: dict[str, LiveGroup]
 
@@ -196,7 +194,7 @@ class MoveDriver:
 
     # -- a request -----------------------------------------------------------------------------------------------------
 
-    async def _consider(self, request: Request) -> None:
+    async def _consider(self, request: MoveRequest) -> None:
         if self._now is not None:
             if self._now.id != request.id:
                 self._refuse(request, f"the moves of request {self._now.id} are under way; apply again after them")
@@ -216,7 +214,7 @@ class MoveDriver:
         await self._do(self._now.machine.begin())
         await self._finish_if_done()
 
-    def _refuse(self, request: Request, reason: str) -> None:
+    def _refuse(self, request: MoveRequest, reason: str) -> None:
         self._journal.write("refused", id=request.id, reason=reason)
         self._running.note(f"{request.plan} is not applied: {reason}")
 

@@ -20,7 +20,7 @@ from ...rounds.permits.permit_events import PHASES, PhaseName, Seat
 from ..placement.live_nodes import on_node
 from ..processes.actors import track
 from .live_permits import LivePermits
-from .member_state import Held
+from .member_state import HeldTurn
 
 NAMESPACE = "rlplan"
 """Ray's namespace of the actor, in which drivers of other processes find it by name."""
@@ -95,7 +95,7 @@ class PermitActor:
         with self._change():
             self._permits.cleared(job, arrival, turn, since_s)
 
-    async def holding(self, job: str, arrival: int, turn: int, since_s: float) -> Held | None:
+    async def holding(self, job: str, arrival: int, turn: int, since_s: float) -> HeldTurn | None:
         """A turn with its units now; None: it does not run. Waits up to ASK_S for other units than since `since_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_S):
@@ -236,13 +236,13 @@ class MemberPermits:
         """The rollout has the planned share of its responses. Raises RunFailed."""
         await self._ask("tail", self._arrival, self._turn)
 
-    async def holding(self, since_s: float = -1.0) -> Held | None:
+    async def holding(self, since_s: float = -1.0) -> HeldTurn | None:
         """The turn that runs with the units that it has now, at once or once they are others than since `since_s`;
         after a few seconds as they are. None: none runs. Raises RunFailed."""
-        return Held(*held) if (held := await self._ask("holding", self._arrival, self._turn, since_s)) else None
+        return HeldTurn(*held) if (held := await self._ask("holding", self._arrival, self._turn, since_s)) else None
 
     async def cleared(self, since_s: float) -> None:
-        """What was taken from the rollout until `since_s` (`Held.since_s`) is free now: nothing of the job computes
+        """What was taken from the rollout until `since_s` (`HeldTurn.since_s`) is free now: nothing of the job computes
         there. Raises RunFailed."""
         await self._ask("cleared", self._arrival, self._turn, since_s)
 

@@ -31,7 +31,7 @@ from ..records.execution_folder import has_checkpoint, holds_run
 
 
 @dataclass(frozen=True)
-class GroupJob:
+class MemberJob:
     """A job of a group that passed all checks.
 
     Attributes:
@@ -66,12 +66,12 @@ class PreparedGroup:
     plan_path: Path
     key: str
     permit_rule: str
-    jobs: tuple[GroupJob, ...]
+    jobs: tuple[MemberJob, ...]
     rooms: tuple[Room, ...]
     units: tuple[tuple[int, ...], ...]
     kind: str
 
-    def job(self, name: str) -> GroupJob:
+    def job(self, name: str) -> MemberJob:
         """The job of this name."""
         return next(job for job in self.jobs if job.name == name)
 
@@ -174,7 +174,7 @@ def _check_folder(path: Path, out: Path, resume: bool, alone: bool) -> None:
 
 def _job(
     path: Path, plan: GroupsPlan, group: PlannedGroup, name: str, workload: Workload, run_dir: Path, resume: bool
-) -> GroupJob:
+) -> MemberJob:
     source, planned = workload.jobs[name].source, group.jobs[name]
     assert source is not None, "its plan of groups has the digest of its source"
     goes_on = resume and has_checkpoint(run_dir)
@@ -201,7 +201,7 @@ def _job(
         )
     if any(member.tail_units for member in group.jobs.values()):
         _must_follow_tails(group, planned, execution, own)
-    return GroupJob(name, execution, seat_of(name, planned), nodes, planned)
+    return MemberJob(name, execution, seat_of(name, planned), nodes, planned)
 
 
 def _must_follow_tails(group: PlannedGroup, planned: GroupMember, execution: Execution, own: Path) -> None:

@@ -26,7 +26,7 @@ from .live_nodes import (
     lease,
     this_machine,
 )
-from .seats import Placement, Seat
+from .seats import DeviceSeat, Placement
 
 LOOK_S = 2.0  # how often the cluster is asked for a node that is missing
 
@@ -202,10 +202,10 @@ class SeatKeeper:
         for node in order:
             if node not in self._lost and (name not in self._seated or await answers(self._nodes[node])):
                 self._seated.add(name)
-                return self._live(Seat(node, ()))
-        return await self._take(name, Seat(first, ()))
+                return self._live(DeviceSeat(node, ()))
+        return await self._take(name, DeviceSeat(first, ()))
 
-    async def _take(self, name: str, seat: Seat) -> LiveSeat:
+    async def _take(self, name: str, seat: DeviceSeat) -> LiveSeat:
         async with self._locks[seat.node]:
             # The first of a name finds the node as `open` left it; another one comes after a death.
             if name in self._seated and seat.node not in self._lost and not await answers(self._nodes[seat.node]):
@@ -244,7 +244,7 @@ class SeatKeeper:
         held = {node.node_id for number, node in self._nodes.items() if number not in self._lost}
         return [node for node in nodes if node.node_id not in held]
 
-    def _live(self, seat: Seat) -> LiveSeat:
+    def _live(self, seat: DeviceSeat) -> LiveSeat:
         node = self._nodes[seat.node]
         cores, gpus = node.facts.cores, node.facts.gpus
         if self._kind == "cuda":

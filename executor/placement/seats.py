@@ -46,7 +46,7 @@ class DoesNotFit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class DeviceSeat:
     """Devices of one node."""
 
     node: int
@@ -93,12 +93,12 @@ class Placement:
     """
 
     rooms: tuple[Room, ...]
-    engines: Mapping[str, Seat]
+    engines: Mapping[str, DeviceSeat]
     engine_sets: Mapping[int, tuple[str, ...]]
-    trainers: Mapping[str, tuple[Seat, ...]]
+    trainers: Mapping[str, tuple[DeviceSeat, ...]]
     reward_workers: tuple[int, ...]
 
-    def phases(self) -> Iterator[tuple[str, list[Seat]]]:
+    def phases(self) -> Iterator[tuple[str, list[DeviceSeat]]]:
         """Yield (phase, seats that are in use together in it)."""
         for tp, names in self.engine_sets.items():
             yield f"rollout with TP {tp}", [self.engines[name] for name in names]
@@ -156,7 +156,7 @@ def place(
     if train_room is not None:
         train_room = replace(train_room, first=room.nodes)
     trained = train_room or room
-    seats: dict[str, Seat] = {}
+    seats: dict[str, DeviceSeat] = {}
     for tp, names in engines.items():
         of_size = sorted((_engine_seat(room, tp, number, len(names)) for number in range(len(names))), key=_order)
         seats |= dict(zip(names, of_size, strict=True))
@@ -172,11 +172,11 @@ def place(
     return Placement(rooms, seats, sets, trainers, _worker_nodes(room, used, workers))
 
 
-def _order(seat: Seat) -> tuple[int, tuple[int, ...]]:
+def _order(seat: DeviceSeat) -> tuple[int, tuple[int, ...]]:
     return seat.node, seat.devices
 
 
-def _engine_seat(room: Room, tp: int, number: int, total: int) -> Seat:
+def _engine_seat(room: Room, tp: int, number: int, total: int) -> DeviceSeat:
     of_node = room.devices // tp
     row, node = divmod(number, room.nodes)
     if row >= of_node:
@@ -184,16 +184,16 @@ def _engine_seat(room: Room, tp: int, number: int, total: int) -> Seat:
             f"{count(total, 'engine')} of TP {tp} {'needs' if total == 1 else 'need'} {count(total * tp, 'device')}, "
             f"each engine's on one node; the {_text(room)} can hold {count(room.nodes * of_node, 'engine')}"
         )
-    return Seat(node, tuple(range(row * tp, (row + 1) * tp)))
+    return DeviceSeat(node, tuple(range(row * tp, (row + 1) * tp)))
 
 
-def _judge_seats(room: Room, judges: Judges, engines: Sequence[Seat]) -> dict[str, Seat]:
+def _judge_seats(room: Room, judges: Judges, engines: Sequence[DeviceSeat]) -> dict[str, DeviceSeat]:
     """Seats of a judge's copies, spread over nodes: on devices of engines, or on such that no engine ever has."""
     decoding: list[set[int]] = [set() for _ in range(room.nodes)]
     for seat in engines:
         decoding[seat.node].update(seat.devices)
     free = [sorted(held if judges.beside else set(range(room.devices)) - held) for held in decoding]
-    seats: dict[str, Seat] = {}
+    seats: dict[str, DeviceSeat] = {}
     for name in judges.names:
         node = max(range(room.nodes), key=lambda number: (len(free[number]), -number))
         if len(free[node]) < judges.tp:
@@ -202,18 +202,18 @@ def _judge_seats(room: Room, judges: Judges, engines: Sequence[Seat]) -> dict[st
                 f"{count(len(judges.names), 'copy', 'copies')} of the judge need {count(judges.tp, 'device')} each on "
                 f"one node; of the {_text(room)} the {whose} room for {len(seats)}"
             )
-        seats[name] = Seat(node, tuple(free[node][: judges.tp]))
+        seats[name] = DeviceSeat(node, tuple(free[node][: judges.tp]))
         free[node] = free[node][judges.tp :]
     return seats
 
 
-def _rank_seat(room: Room, rank: int, total: int) -> Seat:
+def _rank_seat(room: Room, rank: int, total: int) -> DeviceSeat:
     row, device = divmod(rank, room.devices)
     if row >= room.nodes:
         raise DoesNotFit(
             f"{count(total, 'trainer rank')} need a device each; the {_text(room)} have {room.nodes * room.devices}"
         )
-    return Seat(room.first + row, (device,))
+    return DeviceSeat(room.first + row, (device,))
 
 
 def _text(room: Room) -> str:

@@ -29,7 +29,7 @@ from ...plans.schema.job import Job, JobPaths, RewardSpec, scoring_paths
 from ...plans.schema.reward_spec import RewardAudit
 from .functions import ScorerConfig
 from .local_scoring import prompt_text, scored
-from .scoring import Scored
+from .scoring import ScoringResult
 
 Probe = Literal["reference", "blank", "constant", "other", "row"]
 
@@ -143,7 +143,7 @@ class _PartAudit:
         if lost:
             self.left_out.append(f": {count(len(lost), 'response')} could not be scored: {_line(lost[0].detail)}")
             pairs = [(question, answer) for question, answer in pairs if answer.outcome != "infra_failed"]
-        own: dict[str, Scored] = {}
+        own: dict[str, ScoringResult] = {}
         for question, answer in pairs:
             if question.probe == "reference" and answer.reward >= own.get(question.row.id, answer).reward:
                 own[question.row.id] = answer
@@ -177,7 +177,7 @@ class _PartAudit:
                 failures.append(Failure(row.id, row.line, question.probe, answer.reward, why))
         return failures
 
-    def _full(self, own: Mapping[str, Scored], wrong: Sequence[tuple[_Question, Scored]]) -> float | None:
+    def _full(self, own: Mapping[str, ScoringResult], wrong: Sequence[tuple[_Question, ScoringResult]]) -> float | None:
         """The full reward; None of a function that pays none of the answers that were guessed."""
         if self._part.kind != "function":
             return 1.0 - 1e-9
@@ -187,9 +187,9 @@ class _PartAudit:
             return None
         return max((answer.reward for answer in own.values()), default=1.0)
 
-    def _answers(self, questions: Sequence[_Question], told: Told) -> list[Scored]:
+    def _answers(self, questions: Sequence[_Question], told: Told) -> list[ScoringResult]:
         given = [(prompt_text(each.row), each.response, each.row.answer) for each in questions]
-        answers: list[Scored] = []
+        answers: list[ScoringResult] = []
         for answer in scored(self._config, given):
             answers.append(answer)
             told(f"{self._part.label}: {len(answers)} of {len(given)} responses", len(answers) / len(given))

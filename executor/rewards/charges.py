@@ -23,7 +23,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from .scoring import Outcome, Scored
+from .scoring import Outcome, ScoringResult
 
 FINAL = ("ok", "policy_timeout", "policy_error")
 """Outcomes of a call that are believed at once."""
@@ -50,7 +50,7 @@ class RewardResult:
 
 
 @dataclass(eq=False)
-class Sample:
+class ScoringSample:
     """A sample that waits for its reward, and what has happened to it."""
 
     key: str
@@ -62,13 +62,13 @@ class Sample:
     attempts: int = 0
     failures: Counter[Outcome] = field(default_factory=Counter)
     hangs: int = 0
-    accused: tuple[Sample, Scored] | None = None
+    accused: tuple[ScoringSample, ScoringResult] | None = None
     """Of a witness: the sample that is charged, and with which result."""
 
-    def as_witness(self, accused: Sample, charge: Scored) -> Sample:
+    def as_witness(self, accused: ScoringSample, charge: ScoringResult) -> ScoringSample:
         """A copy of this sample to be scored as a witness; it has the future of `accused`, to be cancelled with it."""
         row = (self.prompt, self.response, self.answer, self.deadline_s)
-        return Sample(accused.key, *row, accused.future, accused=(accused, charge))
+        return ScoringSample(accused.key, *row, accused.future, accused=(accused, charge))
 
 
 def tries(outcome: Outcome, retries: int) -> int:
@@ -76,9 +76,9 @@ def tries(outcome: Outcome, retries: int) -> int:
     return 2 if outcome in SOLO else retries + 1
 
 
-def verdict(charge: Scored, witness: Scored) -> Scored:
+def verdict(charge: ScoringResult, witness: ScoringResult) -> ScoringResult:
     """The result of a charged sample, once the witness was scored again."""
     if witness.outcome in ("ok", "policy_error"):
         return charge
     detail = f"{charge.detail}; nor can a sample that was scored before: {witness.outcome} {witness.detail}"
-    return Scored("infra_failed", 0.0, charge.seconds, detail[:1000])
+    return ScoringResult("infra_failed", 0.0, charge.seconds, detail[:1000])

@@ -75,7 +75,7 @@ class ScorerConfig:
 
 
 @dataclass(frozen=True)
-class Scorer:
+class ReadyReward:
     """A reward ready to be called."""
 
     within: Callable[[float], RewardFunction]
@@ -100,8 +100,8 @@ class Scorer:
         return self.deadline_s + self.margin_s
 
 
-def resolve(config: ScorerConfig) -> Scorer:
-    """Turn the reward section of a job into a `Scorer`.
+def resolve(config: ScorerConfig) -> ReadyReward:
+    """Turn the reward section of a job into a `ReadyReward`.
 
     Raises `InputError` if the kind is unknown, the function cannot be imported or called, or a package is missing.
     """
@@ -110,19 +110,19 @@ def resolve(config: ScorerConfig) -> Scorer:
         from .kinds.function_reward import own_function
 
         own = own_function(config.function, config.search_path)
-        return Scorer(lambda _: own, deadline_s, judge_within=lambda _: own.judge)
+        return ReadyReward(lambda _: own, deadline_s, judge_within=lambda _: own.judge)
     if reward_kind == "math":
         try:
             from .kinds.math_reward import judge, score
         except ImportError as error:
             raise InputError(f"reward.kind math needs math-verify ({error}); run: pip install math-verify") from error
-        return Scorer(lambda _: score, deadline_s, judge_within=lambda _: judge)
+        return ReadyReward(lambda _: score, deadline_s, judge_within=lambda _: judge)
     if reward_kind == "format":
         from .kinds.format_reward import FormatReward
 
         assert config.pattern is not None, "the job's schema demands it"
         matches = FormatReward(config.pattern)
-        return Scorer(lambda _: matches, deadline_s, judge_within=lambda _: matches.judge)
+        return ReadyReward(lambda _: matches, deadline_s, judge_within=lambda _: matches.judge)
     if reward_kind == "code":
         from .kinds.code_reward import START_S, CodeReward, probe
 
@@ -131,7 +131,7 @@ def resolve(config: ScorerConfig) -> Scorer:
         sandboxed = partial(
             CodeReward, memory_bytes=config.memory_bytes, packages=config.packages, partial=config.partial
         )
-        return Scorer(
+        return ReadyReward(
             sandboxed, deadline_s, START_S + 1.0, notes, judge_within=lambda within_s: sandboxed(within_s).judge
         )
     raise InputError(f"reward.kind is {reward_kind!r}; use one of {', '.join(REWARD_KINDS)}")

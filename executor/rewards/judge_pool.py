@@ -4,12 +4,12 @@ The engines are those of the rollout (engines/engine_handle.py) with another mod
 watched, replaced and seated by the same parts. Invariants:
 - a sample whose `score` was called ends in exactly one way: its future gets one result, is cancelled, or raises;
 - a copy has `at_once` questions at most; the others wait here, in the order in which they came;
-- a copy that dies loses no question: those that it had are asked again, first, of the next copy that is up; one that
-  was with MOST_DEATHS of them is `infra_failed`, so that it cannot end the run;
+- when a copy dies, its questions go to the next copy that is up, before all others. A question that has lost
+  MOST_DEATHS copies ends as `infra_failed`, so that it cannot end the run;
 - a question without a verdict by its deadline is aborted in the engine and asked again with twice the time, as often as
-  it needs: were a sample drawn again because it takes a judge long, short responses would be trained more often;
-- a copy is taken for dead by no question of a sample: one that gave no verdict at all in the time of a question is
-  asked a test question, the shortest that there is, alone, and is replaced if it does not answer that;
+  it needs. If a slow verdict had its sample drawn again instead, short responses would be trained more often;
+- a slow question is no proof that its copy is dead. A copy that gave no verdict at all within a question's time gets
+  the shortest possible question, alone, and is replaced if it does not answer that;
 - a cancelled sample has no question in an engine.
 """
 

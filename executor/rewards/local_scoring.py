@@ -21,7 +21,7 @@ from ...plans.schema.job import Job, JobPaths, RewardSpec
 from ...plans.yaml.errors import InputError, RunFailed
 from .functions import ScorerConfig
 from .kinds.function_reward import WrongReturn
-from .scoring import Scored
+from .scoring import ScoringResult
 from .scoring_process import Row, ScoringProcess
 
 MOST_TOGETHER = 16
@@ -40,7 +40,7 @@ class Tried:
         why: one line: of a refusal or a reward that is not full the reason.
     """
 
-    parts: tuple[tuple[RewardSpec, Scored], ...]
+    parts: tuple[tuple[RewardSpec, ScoringResult], ...]
     reward: float | None
     refused: bool
     why: str
@@ -98,7 +98,7 @@ def try_functions(job: Job, paths: JobPaths, row: AskedRow) -> None:
             list(scored(ScorerConfig.of_part(part, paths, part.deadline_s), [(row.text, response, row.answer)]))
 
 
-def _together(parts: list[tuple[RewardSpec, Scored]]) -> Tried:
+def _together(parts: list[tuple[RewardSpec, ScoringResult]]) -> Tried:
     refused = [(part, scored) for part, scored in parts if scored.refused]
     failed = [(part, scored) for part, scored in parts if scored.outcome == "infra_failed"]
     total = None if failed else sum(part.weight * scored.reward for part, scored in parts)
@@ -108,7 +108,7 @@ def _together(parts: list[tuple[RewardSpec, Scored]]) -> Tried:
     return Tried(tuple(parts), total, bool(refused), why)
 
 
-def scored(config: ScorerConfig, rows: Sequence[tuple[str, str, Any]]) -> Generator[Scored, None, None]:
+def scored(config: ScorerConfig, rows: Sequence[tuple[str, str, Any]]) -> Generator[ScoringResult, None, None]:
     """Score (prompt, response, answer) each in a process of its own for each core, in order. Raises as `tried`;
     InputError also for what a reward function returns if that is no reward, whatever the response."""
     cores = max(1, min(len(os.sched_getaffinity(0)), len(rows)))
@@ -116,7 +116,7 @@ def scored(config: ScorerConfig, rows: Sequence[tuple[str, str, Any]]) -> Genera
     batches = [[(*row, config.deadline_s) for row in rows[at : at + size]] for at in range(0, len(rows), size)]
     local, processes, left = threading.local(), list[ScoringProcess](), threading.Event()
 
-    def score(batch: list[Row]) -> list[Scored]:
+    def score(batch: list[Row]) -> list[ScoringResult]:
         if not hasattr(local, "process"):
             local.process = ScoringProcess(config, explains=True)
             processes.append(local.process)
@@ -149,8 +149,8 @@ TRIES = 3
 """Tries to score a response when the machine fails: a host may not let the process run."""
 
 
-def _all_of(process: ScoringProcess, batch: list[Row], left: threading.Event) -> list[Scored]:
-    results: list[Scored] = []
+def _all_of(process: ScoringProcess, batch: list[Row], left: threading.Event) -> list[ScoringResult]:
+    results: list[ScoringResult] = []
     failures = 0
     while len(results) < len(batch) and not left.is_set():
         problem, failure = process.start()

@@ -26,10 +26,10 @@ from typing import Any
 from ...plans.yaml.errors import InputError, RunFailed
 from ..placement.seat_keeper import SeatKeeper
 from ..processes.supervision import Supervisor
-from .charges import FINAL, SOLO, RewardResult, Sample, tries, verdict
+from .charges import FINAL, SOLO, RewardResult, ScoringSample, tries, verdict
 from .functions import ScorerConfig
 from .process import START_S, RewardPoolDown, RewardProcess, WorkerDied, WorkerHung
-from .scoring import Scored
+from .scoring import ScoringResult
 
 # Samples that wait for a reward worker, and which of them travel together in the next call.
 #
@@ -49,8 +49,8 @@ class SampleQueue:
     """The samples of one pool that are not with a worker."""
 
     def __init__(self) -> None:
-        self._shared: deque[Sample] = deque()
-        self._suspects: deque[Sample] = deque()
+        self._shared: deque[ScoringSample] = deque()
+        self._suspects: deque[ScoringSample] = deque()
         self._wake = asyncio.Event()
         self._idle_workers = 0
         self._recent_s = 0.0
@@ -58,12 +58,12 @@ class SampleQueue:
     def __len__(self) -> int:
         return sum(not sample.future.done() for line in (self._shared, self._suspects) for sample in line)
 
-    def put(self, sample: Sample, solo: bool = False) -> None:
+    def put(self, sample: ScoringSample, solo: bool = False) -> None:
         """Add a sample at the end; `solo`: it is a suspect."""
         (self._suspects if solo else self._shared).append(sample)
         self._wake.set()
 
-    def put_back(self, batch: list[Sample]) -> None:
+    def put_back(self, batch: list[ScoringSample]) -> None:
         """Put back a batch that no worker has seen. A single sample may be a suspect, and stays one."""
         if len(batch) == 1:
             self._suspects.appendleft(batch[0])
@@ -71,7 +71,7 @@ class SampleQueue:
         else:
             self.put_first(batch)
 
-    def put_first(self, samples: list[Sample]) -> None:
+    def put_first(self, samples: list[ScoringSample]) -> None:
         """Put samples that a call did not reach back to the front, in their order."""
         if samples:
             self._shared.extendleft(reversed(samples))
@@ -86,7 +86,7 @@ class SampleQueue:
         self._shared.clear()
         self._suspects.clear()
 
-    async def next_batch(self) -> list[Sample]:
+    async def next_batch(self) -> list[ScoringSample]:
         """The samples of an idle worker's next call; waits until there are some."""
         self._idle_workers += 1
         try:
@@ -97,7 +97,7 @@ class SampleQueue:
             self._idle_workers -= 1
         return batch
 
-    def _take(self) -> list[Sample]:
+    def _take(self) -> list[ScoringSample]:
         """A share of the queue that leaves something for other idle workers; or else one suspect."""
         share = math.ceil(len(self._shared) / self._idle_workers)
         by_time = int(BATCH_TARGET_S / self._recent_s) if self._recent_s > 0 else FIRST_BATCH_SAMPLES
@@ -105,9 +105,9 @@ class SampleQueue:
         return batch or _first(self._suspects, 1)
 
 
-def _first(line: deque[Sample], most: int) -> list[Sample]:
+def _first(line: deque[ScoringSample], most: int) -> list[ScoringSample]:
     """Take up to `most` samples off the front of a line; those that nobody waits for any more are dropped."""
-    batch: list[Sample] = []
+    batch: list[ScoringSample] = []
     while line and len(batch) < most:
         sample = line.popleft()
         if not sample.future.done():
@@ -155,13 +155,13 @@ class RewardPool:
         process = partial(RewardProcess, config=config, supervisor=supervisor, start_s=start_s, seats=seats)
         self._workers = [process(f"{name}-{i}", number=first_worker + i) for i in range(workers)]
         self._ended: list[RewardProcess] = []
-        self._samples: dict[str, Sample] = {}
+        self._samples: dict[str, ScoringSample] = {}
         self._queue = SampleQueue()
         self._tasks: list[asyncio.Task[None]] = []
         self._down: RewardPoolDown | None = None
         self._open = False
         self._counts: Counter[str] = Counter()
-        self._witness: Sample | None = None
+        self._witness: ScoringSample | None = None
 
     async def start(self) -> None:
         """Start all workers.
@@ -197,7 +197,7 @@ class RewardPool:
         if self._down is not None:
             future.set_exception(self._down)
             return future
-        sample = Sample(sample_key, prompt, response, answer, deadline_s, future)
+        sample = ScoringSample(sample_key, prompt, response, answer, deadline_s, future)
         self._samples[sample_key] = sample
         # A caller may cancel the future itself, for example by a wait_for around it.
         future.add_done_callback(lambda done: self._forget(sample) if done.cancelled() else None)
@@ -273,7 +273,7 @@ class RewardPool:
             return f"{error}, while it was idle"
         return None
 
-    async def _run(self, worker: RewardProcess, batch: list[Sample]) -> str | None:
+    async def _run(self, worker: RewardProcess, batch: list[ScoringSample]) -> str | None:
         """Have the worker score a batch, and settle the results; why the worker must be replaced, None if not."""
         for sample in batch:
             sample.attempts += 1
@@ -305,14 +305,14 @@ class RewardPool:
 
     # ---- results of a call ----
 
-    def _settle(self, worker: RewardProcess, sample: Sample, scored: Scored) -> None:
+    def _settle(self, worker: RewardProcess, sample: ScoringSample, scored: ScoringResult) -> None:
         self._queue.learn(scored.seconds)
         if scored.outcome in FINAL:
             self._finish(worker, sample, scored)
         else:
             self._failed(worker, sample, scored, solo=scored.outcome in SOLO)
 
-    def _failed(self, worker: RewardProcess, sample: Sample, scored: Scored, solo: bool) -> None:
+    def _failed(self, worker: RewardProcess, sample: ScoringSample, scored: ScoringResult, solo: bool) -> None:
         """Score a failed sample again until its failures count; then score a witness before the sample is charged."""
         sample.failures[scored.outcome] += 1
         if sample.failures[scored.outcome] < tries(scored.outcome, self._retries):
@@ -322,28 +322,28 @@ class RewardPool:
         else:
             self._queue.put(self._witness.as_witness(sample, scored), solo=True)
 
-    def _again(self, sample: Sample, solo: bool) -> None:
+    def _again(self, sample: ScoringSample, solo: bool) -> None:
         if not sample.future.done():
             self._counts["retried"] += 1
             self._queue.put(sample, solo)
 
-    def _died(self, worker: RewardProcess, batch: list[Sample], reason: str) -> None:
+    def _died(self, worker: RewardProcess, batch: list[ScoringSample], reason: str) -> None:
         for sample in batch:
             # In company a sample is a suspect, not yet guilty: that call is not charged to it.
             if len(batch) == 1:
-                self._failed(worker, sample, Scored("policy_crash", 0.0, 0.0, reason), solo=True)
+                self._failed(worker, sample, ScoringResult("policy_crash", 0.0, 0.0, reason), solo=True)
             else:
                 self._again(sample, solo=True)
 
-    def _hung(self, worker: RewardProcess, batch: list[Sample], error: WorkerHung) -> None:
+    def _hung(self, worker: RewardProcess, batch: list[ScoringSample], error: WorkerHung) -> None:
         for sample in batch:
             sample.hangs += 1
             if len(batch) == 1 and sample.hangs >= 2:
-                self._finish(worker, sample, Scored("policy_timeout", 0.0, error.silent_s, str(error)))
+                self._finish(worker, sample, ScoringResult("policy_timeout", 0.0, error.silent_s, str(error)))
             else:
                 self._again(sample, solo=True)
 
-    def _finish(self, worker: RewardProcess, sample: Sample, scored: Scored) -> None:
+    def _finish(self, worker: RewardProcess, sample: ScoringSample, scored: ScoringResult) -> None:
         if sample.accused is not None:
             accused, charge = sample.accused
             sample, scored = accused, verdict(charge, scored)
@@ -357,7 +357,7 @@ class RewardPool:
             RewardResult(scored.reward, scored.seconds, scored.outcome, scored.detail, sample.attempts, worker.name)
         )
 
-    def _forget(self, sample: Sample, finished: bool = False) -> None:
+    def _forget(self, sample: ScoringSample, finished: bool = False) -> None:
         # By identity: the key may be in use again by the time a callback runs.
         if self._samples.get(sample.key) is sample:
             del self._samples[sample.key]

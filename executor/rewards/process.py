@@ -21,7 +21,7 @@ from ..processes.actors import ACTOR_OPTIONS, end_actor, track
 from ..processes.faults import ActorFailed
 from ..processes.supervision import Supervisor
 from .functions import ScorerConfig
-from .scoring import Scored
+from .scoring import ScoringResult
 from .worker import RewardWorker, WorkerFacts
 
 log = logging.getLogger(__name__)
@@ -149,9 +149,11 @@ class RewardProcess:
         if facts.problem or facts.failure:
             raise WorkerDied(f"reward worker {self.name} cannot score any more: {facts.problem or facts.failure}")
 
-    async def score(self, rows: list[tuple[str, str, Any, float]], budget_s: float, limit_s: float) -> list[Scored]:
+    async def score(
+        self, rows: list[tuple[str, str, Any, float]], budget_s: float, limit_s: float
+    ) -> list[ScoringResult]:
         """One call of `RewardWorker.score`. Raises `WorkerDied`, or `WorkerHung` after `limit_s`."""
-        results: list[Scored] = await self._call("score", limit_s, rows, budget_s)
+        results: list[ScoringResult] = await self._call("score", limit_s, rows, budget_s)
         if not 1 <= len(results) <= len(rows):
             raise WorkerDied(f"reward worker {self.name} is of no use: {len(results)} results for {len(rows)} samples")
         return results

@@ -1,4 +1,4 @@
-"""One call of a reward function under its alarm: every way in which it can end is a `Scored`."""
+"""One call of a reward function under its alarm: every way in which it can end is a `ScoringResult`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STARVED_SHARE = 0.5
 frozen or overcommitted host, a container's CPU quota."""
 
 
-class Scored(NamedTuple):
+class ScoringResult(NamedTuple):
     """The result of one call of the reward function; after some outcomes the pool tries again (charges.py)."""
 
     outcome: Outcome
@@ -45,7 +45,7 @@ class _DeadlinePassed(BaseException):
     """Raised by the alarm inside a reward function. No Exception: `except Exception` there must not swallow it."""
 
 
-def score_one(function: RewardFunction, alarm_s: float, prompt: str, response: str, answer: Any) -> Scored:
+def score_one(function: RewardFunction, alarm_s: float, prompt: str, response: str, answer: Any) -> ScoringResult:
     """Call `function` under an alarm, in the main thread.
 
     Returns in this process only: a copy of it that the function forked ends where it leaves the function.
@@ -96,14 +96,14 @@ def score_one(function: RewardFunction, alarm_s: float, prompt: str, response: s
         waited_s = _waited_for_cpu_s() - waited_s
         if waited_s > STARVED_SHARE * seconds:
             outcome, detail = "infra_failed", f"{detail}, of which it waited for a CPU for {waited_s:.2g} s"
-    return Scored(outcome, reward, seconds, detail)
+    return ScoringResult(outcome, reward, seconds, detail)
 
 
 TOLD = 2000
 """Most characters that are kept of a step."""
 
 
-def judge_one(judge: Judge, alarm_s: float, prompt: str, response: str, answer: Any) -> Scored:
+def judge_one(judge: Judge, alarm_s: float, prompt: str, response: str, answer: Any) -> ScoringResult:
     """As `score_one`, with the steps that led to the reward; `detail` also says why a reward is not full."""
     verdicts: list[Verdict] = []
     refusals: list[RowError] = []

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.yaml.errors import InputError
-from .functions import Scorer, ScorerConfig, resolve
+from .functions import ReadyReward, ScorerConfig, resolve
 from .sandbox.kernel import die_with_parent, lower
 from .scoring import judge_one, score_one, where
 
@@ -60,7 +60,7 @@ def main(requests: int, answers: int, fields: dict[str, Any], explains: bool = F
 
     problem: str | None = None
     failure: str | None = None
-    scorer: Scorer | None = None
+    scorer: ReadyReward | None = None
     try:
         scorer = resolve(config)
     except InputError as error:
@@ -85,7 +85,7 @@ def main(requests: int, answers: int, fields: dict[str, Any], explains: bool = F
 
 
 def _batch(
-    scorer: Scorer,
+    scorer: ReadyReward,
     batch: int,
     rows: list[tuple[str, str, Any, float]],
     budget_s: float,

@@ -5,7 +5,7 @@ What always holds:
 - a row's answer bears the numbers of its batch and row; after any other answer the process is replaced;
 - `score` waits for no row longer than its deadline and `GRACE_S`, whatever the function does: what then still runs is
   killed with all that it started, and its response is blamed;
-- a process that died, ran out of memory or was killed scores nothing more: the last `Scored` says `renew`.
+- a process that died, ran out of memory or was killed scores nothing more: the last `ScoringResult` says `renew`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import asdict
 from typing import Any
 
 from .functions import ScorerConfig
-from .scoring import Outcome, Scored
+from .scoring import Outcome, ScoringResult
 from .scoring_child import LENGTH
 
 GRACE_S = 1.0
@@ -90,27 +90,27 @@ class ScoringProcess:
             return answer["problem"], answer["failure"]
         return None, f"the process that scores did not start: {_ended(code)}"
 
-    def score(self, rows: list[Row], budget_s: float) -> list[Scored]:
-        """Score rows in order until `budget_s` is spent or the process is lost; at least one `Scored`."""
+    def score(self, rows: list[Row], budget_s: float) -> list[ScoringResult]:
+        """Score rows in order until `budget_s` is spent or the process is lost; at least one `ScoringResult`."""
         if self._process is not None and self._answers_wait():
             self.kill()  # no batch is under way: a stray answer, or the pipe is closed
         problem, failure = self.start()
         if problem or failure:
-            return [Scored("infra_failed", 0.0, 0.0, str(problem or failure), renew=True)]
-        results: list[Scored] = []
+            return [ScoringResult("infra_failed", 0.0, 0.0, str(problem or failure), renew=True)]
+        results: list[ScoringResult] = []
         self._batch += 1
         began, used_s = time.monotonic(), self._usage()[1]
         if not self._send((self._batch, budget_s, rows)):  # no response was scored, so none is to blame
             code = self.kill()
             detail = f"the process that scores took no request: {_ended(code)}"
-            return [Scored("infra_failed", 0.0, 0.0, detail, renew=True)]
+            return [ScoringResult("infra_failed", 0.0, 0.0, detail, renew=True)]
         while True:
             # After the last row only the end of the batch is to come, and that at once.
             deadline_s = rows[len(results)][3] + self._margin_s if len(results) < len(rows) else 0.0
             answer = self._next(began + deadline_s + GRACE_S)
             now = time.monotonic()
             if isinstance(answer, list) and answer[:2] == [self._batch, len(results)] and len(results) < len(rows):
-                scored = Scored(*answer[2:])
+                scored = ScoringResult(*answer[2:])
                 if scored.outcome == "policy_memory":
                     limit = f"; it may take {self._config.memory_bytes} bytes (reward.memory_bytes)"
                     scored = scored._replace(detail=scored.detail + limit)
@@ -141,7 +141,7 @@ class ScoringProcess:
             return "", 0.0
         return fields[0].decode(), (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
-    def _lost(self, deadline_s: float, seconds: float, used_s: float, stray: bool) -> Scored:
+    def _lost(self, deadline_s: float, seconds: float, used_s: float, stray: bool) -> ScoringResult:
         """The result of a row that got no answer, or a `stray` one; ends the process.
 
         `used_s`: CPU seconds that the process had used when the row began.
@@ -166,7 +166,7 @@ class ScoringProcess:
             outcome, detail = "policy_crash", f"the process that scores died: {_ended(code)}"
         elif seconds < deadline_s:
             outcome, detail = "policy_crash", "the process that scores closed the pipe for its answers"
-        return Scored(outcome, 0.0, seconds, detail, renew=True)
+        return ScoringResult(outcome, 0.0, seconds, detail, renew=True)
 
     def kill(self) -> int:
         """End the process and all that it started; returns its exit code."""

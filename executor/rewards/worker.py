@@ -17,8 +17,8 @@ import time
 from typing import Any, NamedTuple
 
 from ...plans.yaml.errors import InputError
-from .functions import Scorer, ScorerConfig, resolve
-from .scoring import Scored, score_one, where
+from .functions import ReadyReward, ScorerConfig, resolve
+from .scoring import ScoringResult, score_one, where
 from .scoring_process import GRACE_S, ScoringProcess
 
 
@@ -45,7 +45,7 @@ class RewardWorker:
             os.environ[name] = "1"
         self._problem: str | None = None
         self._failure: str | None = None
-        self._scorer: Scorer | None = None
+        self._scorer: ReadyReward | None = None
         self._process: ScoringProcess | None = None
         self._deadline_s = config.deadline_s
         if config.reward_kind != "code":
@@ -67,7 +67,7 @@ class RewardWorker:
         notes = self._scorer.notes if self._scorer else ()
         return WorkerFacts(self._problem, self._failure, alarm_s, os.getpid(), notes)
 
-    def score(self, batch: list[tuple[str, str, Any, float]], budget_s: float) -> list[Scored]:
+    def score(self, batch: list[tuple[str, str, Any, float]], budget_s: float) -> list[ScoringResult]:
         """Score `(prompt, response, answer, deadline_s)` in order; stop starting new ones once `budget_s` has gone by.
 
         The answer may so be shorter than `batch`, but never empty; it is also where a response cost the process that
@@ -78,7 +78,7 @@ class RewardWorker:
         scorer = self._scorer
         assert scorer is not None, "score() on a worker that was not ready"
         began = time.monotonic()
-        results: list[Scored] = []
+        results: list[ScoringResult] = []
         for prompt, response, answer, deadline_s in batch:
             if results and time.monotonic() - began >= budget_s:
                 break

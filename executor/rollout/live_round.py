@@ -38,7 +38,6 @@ from ..processes.actors import UnawaitedCalls
 from ..processes.faults import failure
 from ..processes.supervision import LOOK_S
 from .engine_change import Held, RoundChange
-from .light_engines import Holdings, LightEngines
 from .round_drafts import DraftedRound, SamplesAhead
 from .round_samples import RolloutResult
 from .round_scoring import SampleRewards
@@ -56,7 +55,7 @@ class Weights(NamedTuple):
     give: GiveWeights
 
 
-Message = EngineNews | Scored | Failed | Held | Holdings | UnitsChanged
+Message = EngineNews | Scored | Failed | Held | UnitsChanged
 Inbox = asyncio.Queue[Message]
 
 
@@ -117,7 +116,6 @@ class LiveRound:
     Attributes, of which each is set before `drive` or stays None:
         on_ready: is told each draw that is certain to be trained.
         change: decides when engines leave in mid-round.
-        light: decides which samples move to engines that have few.
         ahead: samples of rounds to come, for engines with places to spare.
     """
 
@@ -146,7 +144,6 @@ class LiveRound:
         self._joined: dict[str, int] = {}  # the life in which an engine was given weights in the round
         self._restarts: list[str] = []
         self.change: RoundChange | None = None
-        self.light: LightEngines | None = None
         self.on_ready: Callable[[int], None] | None = None
         self._ready = 0  # of the machine's ready draws, how many were told
         self._looked_s = 0.0
@@ -219,7 +216,7 @@ class LiveRound:
                 return []
             case Scored() | Failed():
                 return [message]
-            case Held() | Holdings() | UnitsChanged():
+            case Held() | UnitsChanged():
                 self._release(self._given_back(message))
                 return []
             case _:
@@ -255,11 +252,8 @@ class LiveRound:
     def _closed(self) -> frozenset[int]:
         return frozenset() if self.change is None else self.change.closed
 
-    def _given_back(self, news: Held | Holdings | UnitsChanged) -> list[tuple[int, list[str]]]:
+    def _given_back(self, news: Held | UnitsChanged) -> list[tuple[int, list[str]]]:
         """Requests that engines are to give back: the round decides that, or their units are others' now."""
-        if isinstance(news, Holdings):
-            assert self.light is not None
-            return self.light.decide(news, self._alive())
         if isinstance(news, UnitsChanged):
             assert isinstance(self.change, UnitChange)
             return self.change.changed(news.units)
@@ -299,7 +293,7 @@ class LiveRound:
         await self._weights.give(engine, self._weights.version)
         self._inbox.put_nowait(EngineBack(engine))
 
-    async def _ask(self, held: Awaitable[Held | Holdings]) -> None:
+    async def _ask(self, held: Awaitable[Held]) -> None:
         self._inbox.put_nowait(await held)
 
     def _fail(self, process: str, error: Exception) -> None:
@@ -345,8 +339,6 @@ class LiveRound:
         are offered others'."""
         alive = self._alive()
         self._sends.submit(self._ledger.start(alive))
-        if self.light is not None and self.light.due(alive):
-            self._joins.begin(self._ask(self.light.ask(alive)), partial(self._fail, "rollout"))
 
     async def stop(self, patience_s: float | None = None) -> None:
         """Stop all that still runs of the round. Replacements of engines go on.

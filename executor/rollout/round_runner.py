@@ -20,7 +20,6 @@ from ..engines.fleet import Fleet
 from ..processes.faults import failure
 from ..trainer.trainer_group import TrainerDied
 from .engine_change import TailEngines
-from .light_engines import LightEngines
 from .live_round import GiveWeights, Inbox, LiveRound, Weights
 from .prompts import PromptText
 from .reward_sum import RewardSum, Scorer
@@ -115,8 +114,6 @@ class RoundRunner:
             # Engines that stop in mid-round are to have no samples that nobody moves.
             most = round_.max_tokens
             live.ahead = drafts.samples_ahead(self._prompts, tag, most, self._temperature)
-        if isinstance(placement, LongestFirst):
-            live.light = LightEngines(placement, engines, ledger)
         if streaming is not None:
             streaming.stream.failed = partial(_tell_failure, inbox)
             live.on_ready = streaming.offer_from(round_, ledger.samples)
@@ -129,8 +126,6 @@ class RoundRunner:
         patience_s = None
         try:
             result = await live.drive()
-            if isinstance(placement, LongestFirst):
-                result.relieved, result.relieved_tokens = placement.moved, placement.moved_tokens
             if streaming is not None:
                 streaming.stream.round_over()  # now, before the stream takes what became ready with the round's end
             if drafts is not None:

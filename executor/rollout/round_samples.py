@@ -54,8 +54,6 @@ class RolloutResult:
     samples: dict[SampleKey, RolloutSample]
     restarts: list[str]
     drafts: DraftReport | None = None
-    relieved: int = 0
-    relieved_tokens: int = 0
 
 
 @dataclass(slots=True)

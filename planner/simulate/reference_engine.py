@@ -208,21 +208,11 @@ class Engine:
         samples = [*self.running.values(), *(s for s in self.waiting if s.state == "waiting")]
         self.waiting.clear()
         for sample in samples:
-            self.give_up_one(sample)
+            generated = self._generated(sample) if sample.state == "running" else sample.base
+            self.remove(sample)
+            sample.base = generated
+            sample.state = "waiting"
         return samples
-
-    def give_up_one(self, sample: EngineSample) -> None:
-        """Remove a sample, which keeps its tokens."""
-        generated = self.tokens_of(sample)
-        self.remove(sample)
-        # The queue forgets it before it comes back: it may be queued elsewhere at once.
-        self.waiting = deque(other for other in self.waiting if other is not sample)
-        sample.base = generated
-        sample.state = "waiting"
-
-    def tokens_of(self, sample: EngineSample) -> int:
-        """Tokens that a sample that runs or waits here has."""
-        return self._generated(sample) if sample.state == "running" else sample.base
 
     def admit(self) -> None:
         """Admit waiting samples that fit, in order."""

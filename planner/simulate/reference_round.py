@@ -13,8 +13,7 @@ What is modelled, and how simply:
   come after the rollout, when no engine has anything left to decode;
 - at a hand-over the last engines pass on their samples, which keep their tokens and pay a prefill over them elsewhere;
   where a tail has engines of its own all engines do, and those of the tail begin `takes_s` later;
-- where samples are balanced by history, they wait for an engine as the plan has it; one that moves to an engine that
-  has few leaves at its engine's next step boundary, and is there the seconds of a move later;
+- where samples are balanced by history, they wait for an engine as the plan has it;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -219,8 +218,6 @@ class _SimulatedRound:
             self._go_on(place)
         if decision_due:
             self._change_engines(now)
-        if isinstance(self._placement, LongestFirst) and self._placement.to_relieve(self._alive):
-            self._relieve(self._placement, now)
 
     def _issue(self, issue: Issue, now: float) -> set[int]:
         """Have a sample wait for an engine; returns the engines of those that start."""
@@ -310,23 +307,3 @@ class _SimulatedRound:
         self._placement.add(replace(self._asked[sample.key], kept=sample.base))
         sample.engine = NOWHERE
         self._moved += 1
-
-    def _relieve(self, longest: LongestFirst, now: float) -> None:
-        """Move samples to engines that have few, where that pays."""
-        assert self._decode.balance is not None
-        loaded = [place for place in sorted(self._alive) if longest.running(place)]
-        for place in loaded:
-            self._engines[place].pass_to(now)
-        tokens = {
-            key: self._engines[place].tokens_of(self._samples[key])
-            for place in loaded
-            for key in longest.running(place)
-        }
-        left_s = now
-        for key, source in longest.relieve(self._alive, tokens):
-            self._engines[source].give_up_one(self._samples[key])
-            left_s = max(left_s, self._engines[source].now)
-            self._wait_again(self._samples[key])
-        self._start(left_s + self._decode.balance.move_s)
-        for place in sorted(self._alive):
-            self._go_on(place)

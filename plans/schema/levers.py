@@ -195,21 +195,10 @@ class RoundBalance(Strict):
     kv_capacity_tokens: Count
     """KV tokens that an engine holds; samples that are expected to hold more together wait."""
 
-    move_s: Annotated[float, Field(ge=0)]
-    """Seconds to stop a running sample and start it on another engine; it moves if that saves more seconds than it
-    takes."""
-
-    move_s_per_token: Annotated[float, Field(ge=0)]
-    """Seconds more for each token that the sample has, its prompt's included: they are prefilled again."""
-
     def end_s(self, work: Work, at_once: int) -> float:
         """Return the seconds in which an engine that decodes `at_once` samples at a time would end its work."""
         steps = max(work.longest, work.tokens / at_once, work.kv_steps / self.kv_capacity_tokens)
         return self.step_s * steps + self.step_s_per_sequence * work.tokens + self.step_s_per_kv_token * work.kv_steps
-
-    def move_cost_s(self, tokens: int) -> float:
-        """Return the seconds that a move of a sample of so many tokens, its prompt's included, takes."""
-        return self.move_s + self.move_s_per_token * tokens
 
 
 class RoundHandOver(Strict):

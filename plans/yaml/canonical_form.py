@@ -1,4 +1,4 @@
-"""Canonical form of an edited document: keys in order, one spelling of each value, comments kept.
+"""Other values in a document that a person wrote: canonical text, with the comments kept.
 
 Documents that rlplan computes (plans, profiles) are written with all their keys. Documents that people write (job,
 cluster, workload, policy) keep only the keys that they have, and single blank lines. The canonical form has the same
@@ -29,13 +29,6 @@ M = TypeVar("M", bound=BaseModel)
 WRITTEN_BY_PEOPLE = ("job", "cluster", "workload", "policy")
 
 _MODELINE = re.compile(r"#\s*yaml-language-server:\s*\$schema=\S+")
-
-
-def canonical(text: str, model: type[M], path: str = "<text>") -> str:
-    """Canonical text of the document `text`; `path` is used in messages only. Raises InputError if it is not valid."""
-    result = with_values(text, model, {}, path)
-    assert loads(result, model, path) == loads(text, model, path), "canonical form changed the document"
-    return result
 
 
 def with_values(text: str, model: type[M], values: Mapping[Loc, Any], path: str = "<text>") -> str:

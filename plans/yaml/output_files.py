@@ -14,7 +14,7 @@ from typing import Literal
 from .errors import InputError
 from .yaml_io import MARK, STDOUT, kind_of_mark
 
-Written = Literal["plan", "profile", "lengths", "page", "timeline", "schema", "export", "document"]
+Written = Literal["plan", "profile", "lengths", "page", "timeline", "schema", "document"]
 """What rlplan writes into files that a user names; `document`: a cluster, a job, a workload or site rules."""
 
 _PROBE_BYTES = 1 << 16  # more than a plan has, so that a full disk is noticed before the work
@@ -124,6 +124,5 @@ _LOOKS: dict[Written, Callable[[str], bool]] = {
     "page": lambda text: '<meta name="generator" content="rlplan' in text,
     "timeline": lambda text: text.startswith('{"traceEvents":['),
     "schema": lambda text: text.startswith(('{\n  "$defs"', '{\n  "$schema"')),
-    "export": lambda text: text.startswith("# Labels for llm-d's RL time-slicing"),
     "lengths": lambda text: text.startswith('{"prompt":') and '"tokens":' in text.partition("\n")[0],
 }

@@ -1,8 +1,7 @@
-"""Which engine a round's samples start on, and which go on elsewhere: by load, or longest expected first.
+"""Which engine a round's samples start on: by load, or longest expected first.
 
 placement          what a round asks of either way, and the way by load
 balance_spec       the numbers of the way by history that a plan states, and when an engine would end
 length_estimates   how long samples are expected to be
 longest_first      the way by history
-relief             running samples that move to an engine that has run dry
 """

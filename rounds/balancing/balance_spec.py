@@ -27,9 +27,6 @@ class BalanceSpec(Protocol):
     def end_s(self, work: Work, at_once: int) -> float:
         """Seconds in which an engine that decodes `at_once` samples at a time would end its work."""
 
-    def move_cost_s(self, tokens: int) -> float:
-        """Seconds that a move of a sample of so many tokens, its prompt's included, takes."""
-
 
 class Work(NamedTuple):
     """What an engine has before it: the tokens of its longest sample, of all, and the KV tokens that these attend to,

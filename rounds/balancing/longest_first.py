@@ -8,7 +8,7 @@ wait here and not in an engine, so that the next place goes to whom it helps mos
 Invariants:
 - a sample waits, or is on one engine, until it ended or was removed;
 - who waits starts in order: the first sample of a prompt that has no estimate (a probe), then by the estimate,
-  descending, then in the order of issue; where the first of them has no room, none starts, but for samples on the move;
+  descending, then in the order of issue; where the first of them has no room, none starts;
 - engines that are full or not alive get nothing; an engine without a sample has room for any;
 - the same calls give the same answers: no clock, no randomness, ties to the lowest number.
 
@@ -19,21 +19,17 @@ Which samples a round issues, and which of them count, is not decided here, and 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import NamedTuple
 
 from ..machines.events import SampleKey
 from .balance_spec import BalanceSpec, Load, Longest, Work, WorkShare, share
 from .length_estimates import NOTHING, Expected, LengthEstimates, Recorded
 from .placement import ToPlace
-from .relief import Running, moves
 
 ROOM = 0.5
 """Of the tokens that a sample is expected to have, the share that memory is kept for when it starts: what it holds over
 its life, on average. If more is wanted at once the engine preempts the sample that came last, a short one."""
-
-LIGHT = 2
-"""An engine is light if another one has so many times its samples."""
 
 Rank = tuple[float, SampleKey]
 
@@ -57,10 +53,6 @@ class LongestFirst:
     def __init__(self, engines: int, balance: Balance, at_once: int) -> None:
         if engines < 1 or at_once < 1:
             raise ValueError("at least one engine is needed, and one sample at a time")
-        self.moved = 0
-        """Samples that were moved to an engine that had few."""
-        self.moved_tokens = 0
-        """Tokens that these had, their prompts' included."""
         self._spec, self._at_once = balance.spec, at_once
         self._estimates = LengthEstimates(balance.recorded.expected)
         self._longest = Longest(balance.recorded.spread)
@@ -71,8 +63,6 @@ class LongestFirst:
         self._heap: list[Rank] = []  # who waits; of a sample that is in it twice the entry of its rank counts
         self._ranks: dict[SampleKey, Rank] = {}
         self._probed: set[str] = set()
-        self._target: dict[SampleKey, int] = {}  # engines that samples on the move go to
-        self._asked: dict[int, int] = {}  # samples that an engine had when it was last offered others'
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
@@ -95,11 +85,6 @@ class LongestFirst:
     def place(self, alive: Collection[int]) -> list[tuple[SampleKey, int]]:
         """The samples that start now, in order, each with its engine."""
         placed = []
-        for key, target in list(self._target.items()):
-            if key in self._ranks:
-                del self._target[key]
-                if target in alive:
-                    placed.append((key, self._start(key, target)))
         candidates = sorted(alive)
         while self._heap:
             rank = self._heap[0]
@@ -169,7 +154,6 @@ class LongestFirst:
 
     def remove(self, key: SampleKey) -> None:
         """The sample was aborted or lost. Unknown keys are ignored."""
-        self._target.pop(key, None)
         self._take_out(key)
 
     def _take_out(self, key: SampleKey) -> None:
@@ -181,59 +165,11 @@ class LongestFirst:
             self._engines[self._where.pop(key)].drop(key)
 
     def forget(self, engine: int) -> None:
-        """The engine died: whoever was to move there goes where there is room."""
-        self._target = {key: target for key, target in self._target.items() if target != engine}
-        self._asked.pop(engine, None)
+        """The engine died; its samples are added again."""
 
     def running(self, engine: int) -> list[SampleKey]:
         """The samples on an engine, in the order in which they were placed."""
         return list(self._engines[engine].shares)
-
-    # -- moves ---------------------------------------------------------------------------------------------------------
-
-    def to_relieve(self, alive: Collection[int]) -> bool:
-        """Whether an engine has few samples while another one has samples to spare: then `relieve` may be asked."""
-        return not self._ranks and not self._target and bool(self._light(alive))
-
-    def _light(self, alive: Collection[int]) -> list[int]:
-        """Engines that have few samples beside the one that has most, and half as many at most as when they were last
-        offered others': as a round ends each asks a few times only."""
-        counts = {number: len(self._engines[number].shares) for number in sorted(alive)}
-        most = max(counts.values(), default=0)
-        return [
-            number
-            for number, count in counts.items()
-            if LIGHT * count <= most and most > 1 and count < self._asked.get(number, most) / 2 + (count > 0) / 2
-        ]
-
-    def relieve(self, alive: Collection[int], tokens: Mapping[SampleKey, int]) -> list[tuple[SampleKey, int]]:
-        """The running samples that are to be released, each with the engine that it runs on; once they are added again
-        they start on the engine that has few.
-
-        `tokens`: those that running samples have; samples that are not in it are not moved.
-        """
-        for key, have in tokens.items():
-            sample = self._samples.get(key)
-            if sample is not None and self._estimates.seen(sample.prompt, have):
-                self._reprice(sample.prompt)
-        light = self._light(alive)
-        self._asked |= {number: len(self._engines[number].shares) for number in light}
-        loads = {
-            number: [self._running(key, tokens[key]) for key in self._engines[number].shares if key in tokens]
-            for number in sorted(alive)
-        }
-        released = []
-        for key, target in moves(self._spec, self._longest, self._at_once, loads, light):
-            self._target[key] = target
-            self.moved += 1
-            self.moved_tokens += self._samples[key].prompt_tokens + tokens[key]
-            released.append((key, self._where[key]))
-        return released
-
-    def _running(self, key: SampleKey, tokens: int) -> Running:
-        sample = self._samples[key]
-        held = sample.prompt_tokens + tokens
-        return Running(key, held, share(held, *self._estimates.left(sample.prompt, sample.limit, tokens)))
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two calls."""

@@ -105,7 +105,6 @@ def begun_once(shipped_once, tmp_path_factory):
     folder = tmp_path_factory.mktemp("begun") / "job"
     printed("init", folder, "--gpus", "1x8xH100", "--model", "Qwen2.5-7B-Instruct")
     printed("check", folder / "cluster.yaml", folder / "job.yaml")
-    printed("fmt", "--check", folder / "cluster.yaml", folder / "job.yaml")
     changes = {"prompts_per_step: 128": "prompts_per_step: 16", "tp: [1, 2, 4]": "tp: [1]",
                "max_response_tokens: 16384": "max_response_tokens: 4096", "[18432, 36864]": "[8192]"}  # fmt: skip
     harmed(folder, [("job.yaml", old, new) for old, new in changes.items()])

@@ -54,7 +54,6 @@ class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
 if __name__ == "__main__":
     import rlplan.cli.check
     import rlplan.cli.diff
-    import rlplan.cli.fmt
     import rlplan.planner.check.checker  # noqa: F401 - imported once, for all calls
 
     with Server(sys.argv[1], Call) as server:

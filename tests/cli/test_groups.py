@@ -6,14 +6,13 @@ import itertools
 import json
 
 import pytest
-import yaml
 
 from rlplan.api.input_paths import check_target
 from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.yaml.errors import InputError
 
 from ..workloads import write_workload
-from .command_line import data, printed, refused, rlplan
+from .command_line import data, printed, rlplan
 from .solved_folder import edit, harmed
 
 
@@ -146,15 +145,6 @@ def test_a_cluster_that_is_too_small_is_told_with_what_would_do(tmp_path):
     printed("solve", path)
 
 
-def test_a_name_that_is_no_label_is_not_exported(groups):
-    text = (groups / "workload.yaml").read_text()
-    (groups / "workload.yaml").write_text(text.replace("small:", "small.:"))
-    printed("solve", groups / "workload.yaml")
-    refused(
-        rlplan("export", groups / "groups.yaml", "--to", "llm-d"), "groups.yaml:", "'small.' cannot be a Kubernetes"
-    )
-
-
 def test_a_folder_that_takes_no_files_is_known_before_the_solve(tmp_path, monkeypatch):
     def refuse(**_):
         raise FileNotFoundError(2, "No such file or directory")
@@ -162,14 +152,3 @@ def test_a_folder_that_takes_no_files_is_known_before_the_solve(tmp_path, monkey
     monkeypatch.setattr("rlplan.plans.yaml.output_files.tempfile.NamedTemporaryFile", refuse)
     with pytest.raises(InputError, match=r"x\.yaml: cannot be written: its folder takes no new file"):
         check_target(tmp_path / "x.yaml")
-
-
-def test_an_export_is_one_as_text_yaml_and_data(groups):
-    out, export = groups / "llm-d.yaml", ("export", groups / "groups.yaml", "--to", "llm-d")
-    found, written = data(*export, "--out", out), yaml.safe_load(out.read_text())
-    assert found["out"] == str(out) and all(found[key] == written[key] for key in ("nodes", "claims", "pods"))
-    printed(*export, "--out", out)
-    for row in found["jobs"].values():
-        assert 0.95 < row["mean"] < 3 and row["p50"] <= row["p95"] and row["keeps"] in (True, False)
-    text = printed(*export)
-    assert text.count("breaks its bound") == sum(not row["keeps"] for row in found["jobs"].values())

@@ -1,7 +1,4 @@
-"""Plans that somebody broke, by chance: load, check, diff, show and fmt answer, whatever the file holds.
-
-And what still loads is said the same way by its canonical form.
-"""
+"""Plans that somebody broke, by chance: load, check, diff and show answer, whatever the file holds."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlplan.cli.shared.documents import model_of
-from rlplan.plans.yaml.canonical_form import canonical
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 
@@ -104,8 +100,6 @@ def answered(folder: Path, kind: str, text: str) -> None:
     assert codes[0] in (0, 1) and codes[1] in (0, 1) and codes[2] == 0, codes
     written = dump(loaded)
     assert loads(written, type(loaded)) == loaded and dump(loads(written, type(loaded))) == written
-    tidy = canonical(text, type(loaded))
-    assert canonical(tidy, type(loaded)) == tidy and loads(tidy, type(loaded)) == loaded
 
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
@@ -129,6 +123,6 @@ def test_any_broken_plan_is_answered_by_every_command(folder, broken):
 @given(content=st.binary(max_size=200))
 def test_bytes_that_are_no_document_are_bad_input(folder, content):
     (folder / "broken.yaml").write_bytes(b"rlplan: 1\n" + content)
-    for command in ("check", "show", "fmt"):
+    for command in ("check", "show"):
         result = rlplan(command, folder / "broken.yaml")
         assert result.returncode == 2 and "Traceback" not in result.stdout + result.stderr

@@ -35,7 +35,7 @@ def test_a_plan_that_was_cut_off_is_refused(name, share, solved, solved_groups):
 
 INPUTS = {
     "cluster.yaml": ("solve {at} --mode sync -o {at}/new.yaml", "check {at}/cluster.yaml", "simulate {at}/plan.yaml"),
-    "job.yaml": ("solve {at} -o {at}/new.yaml", "fmt {at}/job.yaml", "profile {at} --shipped Qwen2.5-7B"),
+    "job.yaml": ("solve {at} -o {at}/new.yaml", "profile {at} --shipped Qwen2.5-7B"),
     "profile.yaml": ("solve {at} -o {at}/new.yaml", "simulate {at}/plan.yaml"),
     "lengths.jsonl": ("solve {at} -o {at}/new.yaml", "simulate {at}/plan.yaml"),
     "data.jsonl": ("solve {at} -o {at}/new.yaml", "execute {at}/plan.yaml --dry-run"),

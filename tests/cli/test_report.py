@@ -33,7 +33,7 @@ DETAIL = {
         "reward": {"exposed_s": 0.01, "alone_s": 0.3}, "train": {"exposed_s": 0.2, "alone_s": 0.5},
         "streamed": {"rounds": 2, "groups": 7.5, "moved": 3.0},
         "tails": {"rounds": 3, "seconds": 4.2, "moved": 5.5},
-        "balanced": {"rounds": 4, "known": 0.75, "moved": 2.5, "moved_tokens": 900.0},
+        "balanced": {"rounds": 4, "known": 0.75},
     },
 }  # fmt: skip
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.benchmarks.first_hour.sample_folder import LAB
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
 from rlplan.plans.schema.plan import Plan, load_plan
@@ -19,7 +18,7 @@ from rlplan.plans.yaml.yaml_io import dump, loads
 
 from ..documents import CLUSTER
 from ..golden import cases_in, compact, same_as_golden
-from ..workloads import WORKLOAD
+from ..workloads import LAB, WORKLOAD
 from .conftest import JOB, PLAN_TEXT
 
 LOADERS = {

@@ -10,7 +10,6 @@ from rlplan.plans.facts.node_price import usd_per_node_hour
 from rlplan.plans.files.prompt_rows import read_prompts
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
-from rlplan.plans.yaml.canonical_form import canonical
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.profiles.hardware import GPUS
@@ -85,13 +84,12 @@ def test_a_model_is_named_as_on_the_hub_or_by_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize("reward", REWARDS)
-def test_the_documents_load_are_canonical_and_price_the_gpus(reward, tmp_path):
+def test_the_documents_load_and_price_the_gpus(reward, tmp_path):
     machines = machines_of("8x8xH100")
     path, shape = model_path_of("Qwen2.5-32B", tmp_path)
     found = skeleton(machines, path, shape, reward)
     cluster, job = loads(found.files["cluster.yaml"], Cluster), loads(found.files["job.yaml"], Job)
-    for name, model in (("cluster.yaml", Cluster), ("job.yaml", Job)):
-        assert canonical(found.files[name], model) == found.files[name]
+    for name in ("cluster.yaml", "job.yaml"):
         assert found.files[name].count("\n# ") >= 1, "it is commented"
     pool, price = cluster.pools["h100"], gpu_price("H100")
     assert price is not None and usd_per_node_hour(pool) == 8 * price.usd_per_gpu_hour

@@ -53,13 +53,11 @@ def round_balance(
     per_sequence_s: float,
     per_kv_token_s: float,
     kv_capacity_tokens: int,
-    move_s: float,
-    per_token_s: float,
 ) -> RoundBalance:
     """What a plan says of a balanced round, by its numbers in their order."""
     return RoundBalance(
         by="history", step_s=step_s, step_s_per_sequence=per_sequence_s, step_s_per_kv_token=per_kv_token_s,
-        kv_capacity_tokens=kv_capacity_tokens, move_s=move_s, move_s_per_token=per_token_s,
+        kv_capacity_tokens=kv_capacity_tokens,
     )  # fmt: skip
 
 

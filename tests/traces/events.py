@@ -28,7 +28,7 @@ STREAMED = {
     "moved": 1, "portions": [[6.0, 7.0, 1], [7.0, 8.5, 1], [9.0, 9.5, 1]],
 }  # fmt: skip
 TAIL = {"event": "tail", "t_s": 1.0, "step": 4, "engines": 1, "tp": 2, "at_s": 4.0, "seconds": 1.5, "moved": 1}
-BALANCED = {"event": "balanced", "t_s": 1.0, "step": 4, "prompts": 8, "known": 6, "moved": 2, "moved_tokens": 90}
+BALANCED = {"event": "balanced", "t_s": 1.0, "step": 4, "prompts": 8, "known": 6}
 BATCH = {"plain_s": 0.02, "drafted_s": 0.025, "emitted": 1.5, "verified": 40, "saved_s": 0.2}
 DRAFTS = {
     "event": "drafts", "t_s": 1.0, "step": 1, "kind": "short", "epoch": 1, "steps": 50, "sequence_steps": 200,

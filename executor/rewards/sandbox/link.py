@@ -11,8 +11,8 @@ test's that a response calls. Who does what:
 - an exception travels as its built-in class, with plain arguments; a class of the response's own is made anew from its
   name and its built-in base, so that tests can catch it.
 
-The tester believes nothing of this but data. A message that is none, or no message at all, ends the link: `Lost`, which
-is no `Exception`, so that no test swallows it.
+The tester believes nothing of this but data. A message that cannot be read, or the other process's end, raises
+`LinkLost`, which is no `Exception`, so that no test swallows it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ MOST_BORROWED = 16
 """Containers of the response's that are watched for changes by the test at once: those that were read last."""
 
 
-class Lost(BaseException):
+class LinkLost(BaseException):
     """The other process is gone, or what it says makes no sense."""
 
 
-class Link:
+class ProcessLink:
     """One end of the connection.
 
     Args:
@@ -111,7 +111,10 @@ class Link:
         with self._lock:
             if not all(is_remote(value) or type(value) in SCALARS for value in values):
                 return self.ask(operation, *values)
-            key = (operation, *((Link, each._number) if is_remote(each) else (type(each), each) for each in values))
+            key = (
+                operation,
+                *((ProcessLink, each._number) if is_remote(each) else (type(each), each) for each in values),
+            )
             kept, before = {} if self._changed() else self._looked, self._asked
             if key not in kept:
                 kept[key] = self.ask(operation, *values)
@@ -160,7 +163,7 @@ class Link:
             if operation in ("getattr", "getitem") and not self.is_tester and is_changeable(result):
                 answer.append(self._references.number(result))
             self._send(answer)
-        except Lost:
+        except LinkLost:
             raise
         except BaseException as error:  # noqa: BLE001 - it is the other side's to handle
             self._send(["raised", self.version(), *self._references.write_error(error)])
@@ -190,15 +193,15 @@ class Link:
         return read
 
     def _read(self, act: Callable[[], Any]) -> Any:
-        """What `act` makes of a message. Raises `Lost` if it is none."""
+        """What `act` makes of a message. Raises `LinkLost` if it is none."""
         try:
             return act()
         except (Unreadable, TypeError, ValueError, LookupError, AttributeError, RecursionError, MemoryError) as error:
             raise self._lose(f"sent what is no message ({type(error).__name__}: {error})") from None
 
-    def _lose(self, why: str) -> Lost:
+    def _lose(self, why: str) -> LinkLost:
         self.lost = self.lost or why
-        return Lost(why)
+        return LinkLost(why)
 
     # ---- bytes ----
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .plain_data import SCALARS, VIEWED, Unreadable
-from .remote_objects import Link, Remote, is_remote, local_type
+from .remote_objects import OwnerLink, Remote, is_remote, local_type
 
 NAMEABLE = frozenset({
     "abc", "bisect", "cmath", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal", "enum",
@@ -33,7 +33,7 @@ def is_shared(module: str) -> bool:
 class References:
     """The objects of ours that the other side knows, and the stand-ins for its own, of one link."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: OwnerLink) -> None:
         self._link = link
         self._ours: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
@@ -210,13 +210,13 @@ FOUND, MISSING, STANDARD = "found", "missing", "standard"
 """Answers to `get`: a value, none, or the name of the standard library's module that it is from."""
 
 
-class Bound:
+class BoundNames:
     """What the response's module calls by which name.
 
-    A function or class is asked for once, and again after a name of that module was bound anew (`Link.seen`).
+    A function or class is asked for once, and again after a name of that module was bound anew (`OwnerLink.seen`).
     """
 
-    def __init__(self, connection: Link, defined: dict[str, Any]) -> None:
+    def __init__(self, connection: OwnerLink, defined: dict[str, Any]) -> None:
         self._connection, self._seen = connection, connection.seen
         self.used = False
         """Whether the tests have asked for anything of the response."""
@@ -256,7 +256,7 @@ class Names(dict[str, Any]):
     `overrides`: built-in names that stand for functions of the response's.
     """
 
-    def __init__(self, own: dict[str, Any], bound: Bound, overrides: Iterable[str] = ()) -> None:
+    def __init__(self, own: dict[str, Any], bound: BoundNames, overrides: Iterable[str] = ()) -> None:
         super().__init__(own)
         self._bound, self._overrides = bound, frozenset(overrides)
 
@@ -294,10 +294,10 @@ def assume_imports(names: dict[str, Any]) -> None:
         names.setdefault(name, value)
 
 
-class Solution(types.ModuleType):
+class SolutionModule(types.ModuleType):
     """The response's module, as tests import it."""
 
-    def __init__(self, connection: Link, bound: Bound, taken: Mapping[str, Any]) -> None:
+    def __init__(self, connection: OwnerLink, bound: BoundNames, taken: Mapping[str, Any]) -> None:
         super().__init__("solution")
         vars(self).update(_connection=connection, _bound=bound, _taken=taken)
 

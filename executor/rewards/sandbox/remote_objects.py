@@ -11,9 +11,9 @@ then say whether that is right. So, for a response's object and data of the test
   result, nor of objects made from it. It also rejects text, members and items of the result if they would be right
   whatever the answer is: only zeros after a difference, only ones after a quotient.
 
-What an object is as data is asked once, if that data cannot change; what else only looks at an object is asked once
-until something is asked that may change it (`Link.look`). So an object is not larger than one bound and then smaller
-than another.
+What an object is as data is asked once, if that data cannot change. Other questions that only look at an object are
+asked once until an operation that may change it (`OwnerLink.look`). So an object cannot be larger than one bound and
+then smaller than another.
 
 Between two objects of the response's, their class decides, and so it does in `x in object` and in any method: a test
 that is written so leaves the decision to the response.
@@ -146,7 +146,7 @@ DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.item
 VIEWS = {kind.__name__: kind for kind in VIEWED}
 
 
-class Link(Protocol):
+class OwnerLink(Protocol):
     """The connection to the owner, as a `Remote` uses it."""
 
     is_tester: bool
@@ -167,7 +167,7 @@ class Remote:
 
     __slots__ = ("__weakref__", "_began", "_data", "_link", "_number", "_shown")
 
-    def __init__(self, link: Link, number: int) -> None:
+    def __init__(self, link: OwnerLink, number: int) -> None:
         object.__setattr__(self, "_link", link)
         object.__setattr__(self, "_number", number)
         # Operators by which it, or an object that it is from, was shown data of the test's.

@@ -21,7 +21,7 @@ from typing import Any
 from .case_runs import CaseRunner
 from .isolation import Isolation
 from .kernel import limit
-from .link import Link, Lost
+from .link import LinkLost, ProcessLink
 from .references import FOUND, MISSING, NAMEABLE, PACKAGES, STANDARD, assume_imports
 
 MOST_TOLD = 64
@@ -34,7 +34,7 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
     module = types.ModuleType("solution")
     module.__file__ = "solution.py"
     sys.modules["solution"] = module
-    link = Link(channel, is_tester=False)
+    link = ProcessLink(channel, is_tester=False)
 
     def load(source: str, folder: str, cpu_s: int, memory_bytes: int, file_bytes: int) -> tuple[str, dict[str, Any]]:
         """Run the response's source. Returns why that failed, "" if it did not, and what it has defined, by name."""
@@ -100,7 +100,7 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
     }
     try:
         link.serve()
-    except Lost:
+    except LinkLost:
         os._exit(1)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from .counted_text import CAUGHT, ENDED, FAILED, HELD, PASSED, Changer, as_test
-from .link import Lost
+from .link import LinkLost
 from .remote_objects import is_remote
 from .visible_files import clear
 
@@ -39,7 +39,7 @@ PYTEST_OPTIONS = (
 )  # fmt: skip
 
 
-class RowFault(Exception):
+class BadTests(Exception):
     """The tests cannot be run, whatever the response."""
 
 
@@ -85,7 +85,7 @@ class Script:
     ) -> None:
         """Run it all; what fails is in `failures`. `used`: whether it has used anything of the response so far.
 
-        Raises `RowFault` and `Lost`.
+        Raises `BadTests` and `LinkLost`.
         """
         # Whatever the tests' last lines ask for: all that is collected runs.
         for name in {"unittest", "pytest"} & sys.modules.keys():
@@ -108,8 +108,8 @@ class Script:
             exec(compile(ast.fix_missing_locations(tree), FILE, "exec", dont_inherit=True), namespace)
         except BaseException as error:  # noqa: BLE001 - whatever tests raise is their verdict
             if not _is_own_exit(error):
-                if not isinstance(error, Lost) and not used():
-                    raise RowFault(line_of(error)) from None
+                if not isinstance(error, LinkLost) and not used():
+                    raise BadTests(line_of(error)) from None
                 self._catch(error)
         missing = own - self.passed - len(self.failures)
         self.failures += ["the tests ended before it"] * max(0, missing)
@@ -120,7 +120,7 @@ class Script:
             if name in namespace and not reached:
                 self.failures.append(f"{name} was not run")
         if not self.total and self._left_out:
-            raise RowFault("all of its tests are skipped, or expected to fail")
+            raise BadTests("all of its tests are skipped, or expected to fail")
         if not self.total:
             self.passed = 1  # the module is one test
         if not self.failures and self._hidden:
@@ -172,14 +172,14 @@ class Script:
         return value
 
     def _catch(self, error: BaseException) -> None:
-        if isinstance(error, (Lost, RowFault)):
+        if isinstance(error, (LinkLost, BadTests)):
             raise error
         self.failures.append(line_of(error))
 
     # ---- collecting ----
 
     def _import(self) -> None:
-        """Run the tests' own imports, before anything of the response can take part. Raises `RowFault`."""
+        """Run the tests' own imports, before anything of the response can take part. Raises `BadTests`."""
         for node in self._tree.body:
             if isinstance(node, ast.Import):
                 foreign = all(alias.name.partition(".")[0] != "solution" for alias in node.names)
@@ -189,7 +189,7 @@ class Script:
                 try:
                     exec(compile(ast.Module([node], []), FILE, "exec", dont_inherit=True), {})
                 except Exception as error:  # noqa: BLE001
-                    raise RowFault(f"{type(error).__name__}: {error}"[:300]) from None
+                    raise BadTests(f"{type(error).__name__}: {error}"[:300]) from None
 
     def _found(self, namespace: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
         """Tests by name, those of classes as `Class.test`."""
@@ -246,7 +246,7 @@ class Script:
             def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
                 report = yield
                 error = call.excinfo.value if call.excinfo else None
-                if isinstance(error, Lost):
+                if isinstance(error, LinkLost):
                     script._lost = error
                     item.session.shouldstop = "lost"
                 # By marks in the tests' text, not by what they call while they run: the response has a say in that.

@@ -31,8 +31,8 @@ from .case_runs import cpu_seconds, read_result
 from .isolation import Isolation
 from .kernel import die_with_parent, limit
 from .plain_data import Unreadable, is_plain
-from .references import Bound, Names, Solution, is_shared
-from .script_tests import FILE, RowFault, Script, line_of
+from .references import BoundNames, Names, SolutionModule, is_shared
+from .script_tests import FILE, BadTests, Script, line_of
 
 REHEARSAL = "from solution import same\ndef test_same():\n    assert same([1]) == [1]\n"
 """A test before there is a job: a fork's first use of each page of memory takes longer than its second."""
@@ -60,7 +60,7 @@ def run(wire: int, number: int, isolation: Isolation) -> None:
             worker.close()
             _become_response(theirs, isolation)
         theirs.close()
-        connection = link.Link(ours, is_tester=True, ended=os.pidfd_open(pid), allowed=refuse)
+        connection = link.ProcessLink(ours, is_tester=True, ended=os.pidfd_open(pid), allowed=refuse)
         # The response's process is up too, and what testing takes has been used once.
         run_tests({"tests": REHEARSAL}, connection, {"same": connection.ask("rehearse")})
         worker.sendall(b"up\n")
@@ -85,9 +85,9 @@ def run(wire: int, number: int, isolation: Isolation) -> None:
             if why == "":
                 sys.setrecursionlimit(RECURSION)
                 verdict |= run_tests(job, connection, defined)
-    except link.Lost:
+    except link.LinkLost:
         pass
-    except RowFault as error:
+    except BadTests as error:
         verdict["row"] = str(error)
     except BaseException as error:  # noqa: BLE001 - whatever tests raise is their verdict
         verdict["detail"] = line_of(error)
@@ -108,25 +108,27 @@ def loaded(answer: Any) -> tuple[str, dict[str, Any]]:
     return "its load answered nonsense", {}
 
 
-def run_tests(job: dict[str, Any], connection: link.Link, defined: dict[str, Any] | None = None) -> dict[str, Any]:
+def run_tests(
+    job: dict[str, Any], connection: link.ProcessLink, defined: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Run a script of tests against the response at the other end of `connection`; what the verdict says of them.
 
     `defined`: what its module is known to hold, as long as no name in it is bound anew.
     """
-    names = Bound(connection, defined or {})
+    names = BoundNames(connection, defined or {})
     script = Script(job["tests"], job.get("uses_pytest", False), job.get("collected"), job.get("go_on", False))
     module = types.ModuleType("__main__" if job.get("as_main") else "tests")
     module.__file__ = FILE
     namespace = Names(module.__dict__, names, job.get("overrides", ()))
     sys.modules["tests"] = sys.modules[module.__name__] = module
-    sys.modules["solution"] = Solution(connection, names, namespace)
+    sys.modules["solution"] = SolutionModule(connection, names, namespace)
     sys.argv = ["tests.py"]
     connection.mirrored = _mirrored(job["tests"], connection)
     script.run(module, namespace, job.get("candidates", ()), job.get("entry", ""), lambda: names.used)
     return {"passed": script.passed, "total": script.total, "detail": (script.failures or [""])[0]}
 
 
-def run_cases(job: dict[str, Any], connection: link.Link, folder: str, own_bytes: int) -> dict[str, Any]:
+def run_cases(job: dict[str, Any], connection: link.ProcessLink, folder: str, own_bytes: int) -> dict[str, Any]:
     """Run cases one after the other until one fails, or all; what the verdict says of them."""
     until = time.monotonic() + job["deadline_s"]
     entry, cases = job["entry"], job["cases"]
@@ -207,10 +209,18 @@ def refuse(operation: str, target: Any, rest: tuple[Any, ...]) -> None:
             raise AttributeError(f"{name!r} is for the tests to ask of their mock")
 
 
-_NOT_OPEN = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, Solution, Names, link.Link)
+_NOT_OPEN = (
+    types.ModuleType,
+    types.FrameType,
+    types.CodeType,
+    types.TracebackType,
+    SolutionModule,
+    Names,
+    link.ProcessLink,
+)
 
 
-def _mirrored(tests: str, connection: link.Link) -> Callable[[], dict[str, Any]]:
+def _mirrored(tests: str, connection: link.ProcessLink) -> Callable[[], dict[str, Any]]:
     """What tells what the tests have replaced in this process by then, and the response is to find so in its own: the
     standard streams and a few functions; where their text may replace more, anything of the library, the environment
     and the working folder. A seed is told at once."""
@@ -254,14 +264,14 @@ _DOTTED = re.compile(r"""["'](\w+(?:\.\w+)*)\.\w+["']""")
 _NOT_WATCHED = ("sys", "builtins", "unittest", "pytest", "_pytest", "pluggy", "warnings")
 
 
-def _tell_seeds(connection: link.Link) -> None:
+def _tell_seeds(connection: link.ProcessLink) -> None:
     """Have `random.seed` and numpy's seed the response's process too."""
     for name in {"random", "numpy.random"} & sys.modules.keys():
         module = sys.modules[name]
         vars(module)["seed"] = partial(_seed, connection, name, vars(module)["seed"])
 
 
-def _seed(connection: link.Link, name: str, seed: Any, *values: Any) -> None:
+def _seed(connection: link.ProcessLink, name: str, seed: Any, *values: Any) -> None:
     seed(*values)
     with contextlib.suppress(Exception):  # of the response's
         connection.ask("seed", name, *values)

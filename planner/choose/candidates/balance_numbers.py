@@ -5,10 +5,6 @@ from __future__ import annotations
 from ....plans.schema.levers import RoundBalance
 from ...costs.decode_costs import DecodeCost
 
-MOVE_S = 0.05
-"""Seconds to stop a sample, to hear of it, and to start it on another engine, beside its prefill: a few calls between
-processes, and the steps that are under way on both engines."""
-
 DIGITS = 4
 
 
@@ -21,8 +17,6 @@ def balance_of(cost: DecodeCost) -> RoundBalance:
         step_s_per_sequence=_rounded(b),
         step_s_per_kv_token=_rounded(cost.kv_s(1)),
         kv_capacity_tokens=cost.kv_capacity_tokens,
-        move_s=_rounded(MOVE_S + cost.prefill_s),
-        move_s_per_token=_rounded(cost.prefill_s_per_token),
     )
 
 

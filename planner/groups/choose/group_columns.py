@@ -22,7 +22,7 @@ from .group_nodes import grow, node_choices, resident
 
 
 @dataclass(frozen=True, slots=True)
-class JobPlacement:
+class WayPair:
     """One way for each phase of a job. Pairs are (rollout, train)."""
 
     job: str
@@ -40,7 +40,7 @@ class JobPlacement:
         return sum(usd_per_hour[p] * n * s for p, n, s in zip(self.pools, self.nodes, self.share, strict=True))
 
 
-def job_placements(job: GroupJob, node_types: NodeTypes, rules: Rules) -> list[JobPlacement]:
+def job_placements(job: GroupJob, node_types: NodeTypes, rules: Rules) -> list[WayPair]:
     """Placements of a job that host memory holds and that keep its bound solo, the cheapest in fluid price first.
 
     A placement is left out if another holds no more nodes, slots, seconds and bytes of the same pools in both phases.
@@ -59,7 +59,7 @@ def job_placements(job: GroupJob, node_types: NodeTypes, rules: Rules) -> list[J
             for held, way in zip((1.0 - tail_freed(job, r, rules), 1.0), ways, strict=True)
         ]
         placements.append(
-            JobPlacement(
+            WayPair(
                 job.name,
                 (r, t),
                 (rollout.pool, train.pool),
@@ -74,8 +74,8 @@ def job_placements(job: GroupJob, node_types: NodeTypes, rules: Rules) -> list[J
     return sorted(kept, key=lambda p: (p.fluid_usd_per_hour(price), p.ways))
 
 
-def _dominates(a: JobPlacement, b: JobPlacement, job: GroupJob) -> bool:
-    def needs(placement: JobPlacement) -> tuple[float, ...]:
+def _dominates(a: WayPair, b: WayPair, job: GroupJob) -> bool:
+    def needs(placement: WayPair) -> tuple[float, ...]:
         seconds = tuple(share / slots for share, slots in zip(placement.share, placement.slots, strict=True))
         of_point: tuple[float, ...] = ()
         if job.points:  # their tails and spreads differ too
@@ -87,7 +87,7 @@ def _dominates(a: JobPlacement, b: JobPlacement, job: GroupJob) -> bool:
     return a.pools == b.pools and less and (needs(a) != needs(b) or a.ways < b.ways)
 
 
-def placements_within(job: GroupJob, node_types: NodeTypes, rules: Rules) -> list[JobPlacement]:
+def placements_within(job: GroupJob, node_types: NodeTypes, rules: Rules) -> list[WayPair]:
     """A job's placements that take no more nodes than a pool has. Raises Infeasible if there is none."""
     placements = job_placements(job, node_types, rules)
     if not placements:
@@ -100,7 +100,7 @@ def placements_within(job: GroupJob, node_types: NodeTypes, rules: Rules) -> lis
             "add host memory, or nodes to spread it over"
         )
 
-    def beyond(placement: JobPlacement) -> list[tuple[int, str, int]]:
+    def beyond(placement: WayPair) -> list[tuple[int, str, int]]:
         limits = [(n, p, node_types[p].limit) for p, n in zip(placement.pools, placement.nodes, strict=True)]
         return [(n, p, limit) for n, p, limit in limits if limit is not None and n > limit]
 
@@ -114,7 +114,7 @@ def placements_within(job: GroupJob, node_types: NodeTypes, rules: Rules) -> lis
     return within
 
 
-def fluid_bound(placements_of: Mapping[str, Sequence[JobPlacement]], usd_per_hour: Mapping[str, float]) -> float:
+def fluid_bound(placements_of: Mapping[str, Sequence[WayPair]], usd_per_hour: Mapping[str, float]) -> float:
     """USD per hour that any plan costs: nodes always busy, every job at its bound (RollMux, arXiv 2512.11306)."""
     return sum(
         min(placement.fluid_usd_per_hour(usd_per_hour) for placement in placements)
@@ -153,7 +153,7 @@ def unit_shares(group: Group, jobs: Jobs, rules: Rules, node_types: NodeTypes) -
 
 def attach(
     group: Group,
-    placement: JobPlacement,
+    placement: WayPair,
     on: tuple[Sequence[int], Sequence[int]],
     held: Sequence[float],
     node_types: NodeTypes,
@@ -177,7 +177,7 @@ def attach(
 
 
 def built(
-    members: Sequence[tuple[JobPlacement, Sequence[int], Sequence[int]]], pools: Sequence[str], node_types: NodeTypes
+    members: Sequence[tuple[WayPair, Sequence[int], Sequence[int]]], pools: Sequence[str], node_types: NodeTypes
 ) -> Group:
     """A group of members (placement, rollout nodes, train nodes); nodes are indices into `pools`, in any order."""
     order = sorted(range(len(pools)), key=lambda node: (pools[node], node))
@@ -198,7 +198,7 @@ def built(
     return group
 
 
-def placed_solo(placement: JobPlacement, node_types: NodeTypes) -> Group:
+def placed_solo(placement: WayPair, node_types: NodeTypes) -> Group:
     """The group of a job on nodes of its own in this placement; phases of one pool share nodes."""
     r, t = placement.nodes
     if placement.pools[0] == placement.pools[1]:
@@ -208,7 +208,7 @@ def placed_solo(placement: JobPlacement, node_types: NodeTypes) -> Group:
 
 
 def extensions(
-    group: Group, placement: JobPlacement, jobs: Jobs, node_types: NodeTypes, rules: Rules
+    group: Group, placement: WayPair, jobs: Jobs, node_types: NodeTypes, rules: Rules
 ) -> Iterator[tuple[float, Group]]:
     """(added USD per hour, group with the job of `placement`) for each choice of nodes that load and memory allow.
 

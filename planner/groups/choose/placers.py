@@ -34,7 +34,7 @@ from ..inputs.group_model import (
     without_idle_nodes,
 )
 from ..simulate.slowdowns import feasible
-from .group_columns import FULL, JobPlacement, extensions, job_placements, placed_solo, unit_shares
+from .group_columns import FULL, WayPair, extensions, job_placements, placed_solo, unit_shares
 from .group_nodes import depart_in_place, grow, node_choices, pinned, resident, solo_group
 from .group_solution import GroupChecker
 
@@ -226,7 +226,7 @@ class BestFit:
 
     def _least_scores(
         self,
-        placement: JobPlacement,
+        placement: WayPair,
         takes: float,
         room: Mapping[str, NDArray[np.float64]],
         unused: NDArray[np.float64],

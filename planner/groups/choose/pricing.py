@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..inputs.group_model import Group, NodeTypes
-from .group_columns import FULL, JobPlacement, built
+from .group_columns import FULL, WayPair, built
 from .pricing_kernel import InfeasibleSet, node_hash, search, token
 
 MOST_NODE_CLASSES = 64
@@ -37,7 +37,7 @@ class PlacementTable:
     """Placements of all jobs as arrays; jobs in the order given, the placements of a job side by side."""
 
     names: tuple[str, ...]
-    placements: tuple[JobPlacement, ...]
+    placements: tuple[WayPair, ...]
     first: NDArray[np.int64]
     """(jobs + 1,) where the placements of each job begin."""
     pool: NDArray[np.int64]
@@ -52,7 +52,7 @@ class PlacementTable:
     """(placements, 2) from the job's name, the ways and the phase, so that structure hashes outlive the table."""
 
 
-def placement_table(placements_of: Mapping[str, Sequence[JobPlacement]], node_types: NodeTypes) -> PlacementTable:
+def placement_table(placements_of: Mapping[str, Sequence[WayPair]], node_types: NodeTypes) -> PlacementTable:
     """The table of the placements of each job."""
     names, pools = tuple(sorted(placements_of)), tuple(sorted(node_types))
     flat = [placement for name in names for placement in placements_of[name]]
@@ -70,7 +70,7 @@ def placement_table(placements_of: Mapping[str, Sequence[JobPlacement]], node_ty
     )
 
 
-def _id(placement: JobPlacement) -> np.uint64:
+def _id(placement: WayPair) -> np.uint64:
     return np.uint64(int.from_bytes(blake2b(repr((placement.job, placement.ways)).encode(), digest_size=8).digest()))
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.engine
 
 LAYOUT = EngineLayout(1, 2)
 LONGEST, GROUP = 200, 4
-MOVES_COST_NOTHING = round_balance(1e-3, 1e-2, 0.0, 100_000, 0.0, 0.0)
+SPEC = round_balance(1e-3, 1e-2, 0.0, 100_000)
 
 
 def test_a_balanced_round_has_the_samples_of_one_by_count(fleet, loop, tiny_model):
@@ -43,19 +43,11 @@ def test_a_balanced_round_has_the_samples_of_one_by_count(fleet, loop, tiny_mode
             return result
 
         by_count = await run("count", None)
-        # A wrong history, so that one engine gets what turns out long.
+        # A history that is wrong, so that one engine gets what turns out long.
         wrong = {prompt: Expected(1.0 + 150.0 * (n % 2), 1.0 + 150.0 * (n % 2)) for n, prompt in enumerate(PROMPTS)}
-        relieved = 0
-        # Whether an engine is relieved depends on how long the other one still has work, so on the machine's load: the
-        # wrong history has some tries.
-        for number, recorded in enumerate((Recorded({}), *[Recorded(wrong)] * 4)):
-            if number > 1 and relieved:
-                break
-            balanced = await run(f"balance{number}", Balance(MOVES_COST_NOTHING, recorded))
+        for number, recorded in enumerate((Recorded({}), Recorded(wrong))):
+            balanced = await run(f"balance{number}", Balance(SPEC, recorded))
             tokens = {key: sample.tokens for key, sample in balanced.samples.items()}
             assert tokens == {key: sample.tokens for key, sample in by_count.samples.items()}
-            assert balanced.relieved == 0 or any(sample.moves for sample in balanced.samples.values())
-            relieved += balanced.relieved
-        assert relieved > 0
 
     loop.run_until_complete(body())

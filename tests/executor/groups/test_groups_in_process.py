@@ -17,10 +17,10 @@ import ray
 
 from rlplan.executor.groups import group_run, job_process, live_group, move_driver, permit_actor
 from rlplan.executor.groups import group_run as running_jobs
-from rlplan.executor.groups.group_change import GroupChange, Request, write_request
+from rlplan.executor.groups.group_change import GroupChange, MoveRequest, write_request
 from rlplan.executor.groups.group_run import run_groups
 from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
-from rlplan.executor.groups.prepare_group import GroupJob, PreparedGroup, seat_of
+from rlplan.executor.groups.prepare_group import MemberJob, PreparedGroup, seat_of
 from rlplan.executor.placement import live_nodes
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts
 from rlplan.executor.placement.seats import Room
@@ -134,7 +134,7 @@ class World:
             PreparedGroup(
                 path, key, "multi_rate",
                 tuple(
-                    GroupJob(job, SimpleNamespace(plan_path=self.folder / f"{job}.yaml"), seat_of(job, fields), (0, 1),
+                    MemberJob(job, SimpleNamespace(plan_path=self.folder / f"{job}.yaml"), seat_of(job, fields), (0, 1),
                              fields) for job, fields in each.jobs.items()
                 ),
                 tuple(Room(node.pool, 1, 1, 1, first=number) for number, node in enumerate(each.nodes)), ((0,), (1,)),
@@ -276,7 +276,7 @@ def moved(world, monkeypatch, moves, **groups):
 
     def ask(step, process):
         if step == 1 and not moves_of(world.out):
-            write_request(world.out, Request("r1", str(path), change.sha256))
+            write_request(world.out, MoveRequest("r1", str(path), change.sha256))
 
     world.fate["a"] = ask
     return prepared

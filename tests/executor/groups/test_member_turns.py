@@ -10,7 +10,7 @@ pytest.importorskip("ray")
 pytest.importorskip("torch")
 
 from rlplan.executor.groups.member_turns import (
-    GroupTurns,
+    MemberTurns,
     before_restart,
     begin_turn,
     end_turn,
@@ -61,7 +61,7 @@ class Member(Stage):
         super().__init__(bounded=bounded, shared=True)
         self.permits = GivenPermits(self.log)
         self.run.turns, self.run.trainer = self.turns, Lives()
-        self.run.permits = GroupTurns(self.permits, self.turns, units)
+        self.run.permits = MemberTurns(self.permits, self.turns, units)
 
     async def begun(self):
         await self.turns.start()

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("ray")
 
 from rlplan.executor.groups import move_driver
-from rlplan.executor.groups.group_change import GroupChange, MoveJournal, Request, take_request, write_request
+from rlplan.executor.groups.group_change import GroupChange, MoveJournal, MoveRequest, take_request, write_request
 from rlplan.executor.groups.job_process import JobEnd
 from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED
 from rlplan.executor.groups.move_driver import AGAIN_S, LEAST_DRAIN_S, MoveDriver, bring_job
@@ -82,7 +82,7 @@ class Driven:
 
     async def apply(self, name="r1", sha256=""):
         plan = self.folder / "b.yaml"
-        write_request(self.folder, Request(name, str(plan), sha256 or sha256_file(plan)))
+        write_request(self.folder, MoveRequest(name, str(plan), sha256 or sha256_file(plan)))
         await self.driver.look()
 
     async def end(self, job, code=STOPPED, reason=""):
@@ -251,5 +251,5 @@ def test_a_run_is_brought_to_its_group_wherever_it_is(folder):
 
 def test_a_request_that_cannot_be_read_holds_up_no_other(tmp_path):
     request_file(tmp_path, "a").write_text("no json")
-    write_request(tmp_path, Request("b", "plan.yaml", "1" * 64))
-    assert take_request(tmp_path) == Request("b", "plan.yaml", "1" * 64) and take_request(tmp_path) is None
+    write_request(tmp_path, MoveRequest("b", "plan.yaml", "1" * 64))
+    assert take_request(tmp_path) == MoveRequest("b", "plan.yaml", "1" * 64) and take_request(tmp_path) is None

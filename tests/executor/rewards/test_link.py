@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlplan.executor.rewards.sandbox.link import LENGTH, MOST_BORROWED, MOST_BYTES, Link, Lost
+from rlplan.executor.rewards.sandbox.link import LENGTH, MOST_BORROWED, MOST_BYTES, LinkLost, ProcessLink
 
 
 class Thing(SimpleNamespace):
@@ -30,7 +30,7 @@ class Thing(SimpleNamespace):
 def ends():
     """The tester's end, the response's, which serves in a thread and knows a `thing`, and what it was asked."""
     ours, theirs = socket.socketpair()
-    tester, response = Link(ours, is_tester=True), Link(theirs, is_tester=False)
+    tester, response = ProcessLink(ours, is_tester=True), ProcessLink(theirs, is_tester=False)
     thing, asked = Thing(number=1, rows=[[1], [2]]), []
 
     def counted(name, act):
@@ -40,7 +40,7 @@ def ends():
         response.operations[name] = counted(name, act)
 
     def serve():
-        with pytest.raises(Lost):
+        with pytest.raises(LinkLost):
             response.serve()
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -143,13 +143,13 @@ def test_what_a_test_replaces_stands_in_for_the_time_of_a_call(ends):
 )  # fmt: skip
 def test_what_is_no_message_ends_the_link(message, says):
     ours, theirs = socket.socketpair()
-    tester = Link(ours, is_tester=True)
+    tester = ProcessLink(ours, is_tester=True)
     theirs.sendall(LENGTH.pack(MOST_BYTES + 1) if message is None else LENGTH.pack(len(message) or 9) + message)
     theirs.shutdown(socket.SHUT_WR)
-    with pytest.raises(Lost, match=says):
+    with pytest.raises(LinkLost, match=says):
         tester.ask("getattr", 1, "x")
     assert tester.lost.startswith(says[:12])
     theirs.close()
-    with pytest.raises(Lost):
+    with pytest.raises(LinkLost):
         tester.ask("getattr", 1, "x")
     assert tester.lost.startswith(says[:12]), "the first reason is kept"

@@ -11,11 +11,11 @@ pytest.importorskip("ray")
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.processes.supervision import STARTS_IN_A_ROW, Patience, Supervisor
 from rlplan.executor.rewards import process as processes
-from rlplan.executor.rewards.charges import Sample
+from rlplan.executor.rewards.charges import ScoringSample
 from rlplan.executor.rewards.functions import ScorerConfig
 from rlplan.executor.rewards.pool import RewardPool, SampleQueue
 from rlplan.executor.rewards.process import RewardPoolDown, RewardProcess, WorkerDied
-from rlplan.executor.rewards.scoring import Scored
+from rlplan.executor.rewards.scoring import ScoringResult
 from rlplan.executor.rewards.worker import WorkerFacts
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
@@ -74,7 +74,7 @@ class FakeWorker:
             if outcome == "none":
                 break
             renew, outcome = outcome == "renew", "ok" if outcome == "renew" else outcome
-            results.append(Scored(outcome, float(outcome == "ok"), 0.25, f"because of {response}", renew))
+            results.append(ScoringResult(outcome, float(outcome == "ok"), 0.25, f"because of {response}", renew))
             if renew:
                 break
         return results
@@ -383,7 +383,7 @@ def batches_of(queue, count, idle=1):
 def queue_of(*names, solo=()):
     queue, loop = SampleQueue(), asyncio.new_event_loop()
     for name in names:
-        queue.put(Sample(name, "", "", None, 1.0, loop.create_future()), solo=name in solo)
+        queue.put(ScoringSample(name, "", "", None, 1.0, loop.create_future()), solo=name in solo)
     loop.close()
     return queue
 

@@ -11,7 +11,7 @@ import pytest
 from rlplan.executor.rewards import scoring
 from rlplan.executor.rewards.charges import tries, verdict
 from rlplan.executor.rewards.functions import InfrastructureError, PolicyError, PolicyTimeout, ScorerConfig, resolve
-from rlplan.executor.rewards.scoring import Scored, score_one
+from rlplan.executor.rewards.scoring import ScoringResult, score_one
 from rlplan.executor.rewards.worker import RewardWorker
 from rlplan.plans.yaml.errors import InputError
 
@@ -138,9 +138,9 @@ def test_the_reward_is_looked_for_beside_the_job_wherever_the_data_lie(tmp_path)
 
 def test_a_failure_counts_after_its_tries_and_with_a_witness():
     assert [tries(outcome, 3) for outcome in ("policy_memory", "policy_crash", "function_error")] == [2, 2, 4]
-    charge = Scored("function_error", 0.0, 1.5, "KeyError")
+    charge = ScoringResult("function_error", 0.0, 1.5, "KeyError")
     for outcome in ("ok", "policy_error"):
-        assert verdict(charge, Scored(outcome, 1.0, 0.1, "")) is charge
-    found = verdict(charge, Scored("policy_timeout", 0.0, 9.0, "late"))
+        assert verdict(charge, ScoringResult(outcome, 1.0, 0.1, "")) is charge
+    found = verdict(charge, ScoringResult("policy_timeout", 0.0, 9.0, "late"))
     assert (found.outcome, found.reward, found.seconds) == ("infra_failed", 0.0, 1.5)
     assert found.detail == "KeyError; nor can a sample that was scored before: policy_timeout late"

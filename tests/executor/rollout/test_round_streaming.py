@@ -10,24 +10,17 @@ from types import SimpleNamespace
 import pytest
 
 from rlplan.plans.schema.levers import RoundHandOver
-from tests.rounds.driver import round_balance
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
-from rlplan.executor.engines.messages import EngineEvent
-from rlplan.executor.rollout.light_engines import Holdings, LightEngines
 from rlplan.executor.rollout.prompts import load_prompts, load_tokenizer
 from rlplan.executor.rollout.round_runner import RoundRunner
 from rlplan.executor.rollout.round_streaming import GroupStream, round_streaming
-from rlplan.executor.rollout.sample_ledger import SampleLedger
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.yaml.errors import InputError, RunFailed
-from rlplan.rounds.balancing.length_estimates import Recorded
-from rlplan.rounds.balancing.longest_first import Balance, LongestFirst
 from rlplan.rounds.hand_over import HandOver
-from rlplan.rounds.machines.events import Issue, SampleKey
 
 from ..engines.engine_fakes import until
 from ..stage import SHORT, staged
@@ -134,41 +127,6 @@ def test_a_stream_that_is_abandoned_trains_nothing_more():
         assert stream.portions == [pytest.approx((0.0, 1.0, 1, 200))] and trainer.took == [(["p0"], (0, 2), True)]
 
     played(body())
-
-
-class Holds:
-    """An engine that says what it holds."""
-
-    def __init__(self, held):
-        self.held = held
-
-    async def held_tokens(self):
-        return self.held
-
-
-def test_samples_move_to_an_engine_that_has_few(tmp_path):
-    """Balanced rounds on real engines: tests/executor/engines/test_balance_on_engines.py."""
-    spec = round_balance(1.0, 0.0, 0.0, 10_000, 0.0, 0.0)
-    placement = LongestFirst(2, Balance(spec, Recorded({}, 0.5)), 4)
-    ledger = SampleLedger(["a", "b"], PROMPTS, "v", None, placement, temperature=1.0, ignore_eos=False)
-    for draw in range(4):
-        ledger.issue(Issue(SampleKey(draw, 0), f"p{draw}", 40))
-    started = ledger.start({0, 1})
-    on = {number: [request.request_id for engine, request in started if engine == number] for number in (0, 1)}
-    assert [len(each) for each in on.values()] == [2, 2]
-    for name in on[1]:
-        ledger.finish(EngineEvent("finished", name, [1], [0.0], False, "v", "v"), "v")
-    engines = [Holds({name: 2 + 5 for name in on[0]}), Holds({})]
-    light = LightEngines(placement, engines, ledger)
-    assert light.due({0, 1})
-
-    async def asked():
-        held = await light.ask({0, 1})
-        assert held == Holdings(dict.fromkeys(on[0], 7)) and not light.due({0, 1}), "one question at a time"
-        return light.decide(held, {0, 1})
-
-    ((engine, moved),) = asyncio.run(asked())
-    assert engine == 0 and len(moved) == 1 and placement.moved == 1 and placement.moved_tokens == 7
 
 
 class Tokenizer:

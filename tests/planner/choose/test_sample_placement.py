@@ -94,9 +94,9 @@ def test_hits_of_the_profiles_real_rounds_are_not_taken_for_quick_steps() -> Non
 # -- balanced ----------------------------------------------------------------------------------------------------------
 
 
-def balancing(mode: str, allowed: bool = True, per_sequence: float = 3e-3):
-    """(plan, job, profile) of a job whose steps cost by running sequence, so that engines that end early are a loss."""
-    profile = small_profile(rollout=[rollout(1, 2, 0.004, per_sequence)])
+def balancing(mode: str, allowed: bool = True, kv_capacity_tokens: int = 1500):
+    """(plan, job, profile) of a job whose samples wait for memory, so that a long one may start late."""
+    profile = small_profile(rollout=[rollout(1, 2, 0.004, 3e-3, kv_capacity_tokens)])
     search = {"tp": [1], "micro_batch_tokens": [2048], **({"balance": True} if allowed else {})}
     job = small_job(search=search)
     return solution(job, profile=profile, mode=mode, prompt_sets=2).plan, job, profile
@@ -118,7 +118,7 @@ def test_rounds_are_balanced_where_a_job_allows_it_and_it_saves_time(mode) -> No
     assert levers_of(plan.job.why["levers"])["balance"] > 0
     run = simulate_plan(plan, job, profile, heavy_trace(), steps=40, prompts=96)
     seconds = sum(step.rollout_s for step in run.steps) / len(run.steps)
-    assert seconds == pytest.approx(plan.predicted.phases_s.rollout, rel=0.15)
+    assert seconds == pytest.approx(plan.predicted.phases_s.rollout, rel=0.2)
 
 
 @pytest.mark.parametrize("mode", ["race", "defer"])
@@ -126,8 +126,8 @@ def test_modes_that_train_whoever_ends_first_are_never_balanced(mode) -> None:
     plan = balancing(mode)[0].model_dump(mode="json")
     engines = plan["job"]["rounds"]["short"]["rollout"]
     assert engines.get("balance") is None
-    nothing, *_ = balancing("sync", per_sequence=1e-7)
-    assert nothing.job.rounds.short.rollout.balance is None, "sequences that cost nothing are not worth it"
+    nothing, *_ = balancing("sync", kv_capacity_tokens=200_000)
+    assert nothing.job.rounds.short.rollout.balance is None, "by count is as fast"
     engines["balance"] = balancing("sync")[0].job.rounds.short.rollout.balance.model_dump()
     engines.pop("prefix", None)
     refusal = f"balance belongs to modes sync, exact and predict; write null for mode {mode}"

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlplan.benchmarks.first_hour.sample_folder import LAB
 from rlplan.plans.check import groups_fit, plan_fit, prediction_rules, resource_rules, site_breaches, solved_rules
 from rlplan.plans.check.any_document import read_document
 from rlplan.plans.check.finding import Fault, located
@@ -23,7 +22,7 @@ from rlplan.plans.yaml.yaml_io import loads
 
 from ...documents import CLUSTER
 from ...golden import cases_in, compact, same_as_golden
-from ...workloads import WORKLOAD
+from ...workloads import LAB, WORKLOAD
 from ..conftest import GROUPS, JOB, PLAN_TEXT, plain, with_values
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -103,7 +103,7 @@ def _with_all(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             tokens = {"by_source": {"own": 4 * number, "earlier<b>": odd}, "sequence_steps": 20 + number}
             batch = {"plain_s": 0.02, "drafted_s": 0.03, "emitted": 2.0, "verified": 9, "saved_s": 0.09 * number - 0.2}
             yield {"event": "checkpoint", **common, "stage_s": 0.25, "write_s": 2.0 + number, "bytes": 10**9 * number}
-            yield {"event": "balanced", **common, "prompts": 8, "known": 4 + odd, "moved": number, "moved_tokens": 90}
+            yield {"event": "balanced", **common, "prompts": 8, "known": 4 + odd}
             yield {"event": "tail", **common, "engines": 1, "tp": 2, "at_s": 0.5, "seconds": 0.25, "moved": number}
             yield {
                 "event": "streamed", **common, "begun_s": 0.5, "freed": ["engine 1"], "replicas": [0, 1], "groups": 1,

@@ -1,4 +1,4 @@
-"""Canonical form of edited documents: all comments are kept, and a second pass changes nothing."""
+"""Other values in a document: all comments are kept, and a second pass changes nothing."""
 
 import re
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import Plan
-from rlplan.plans.yaml.canonical_form import canonical
+from rlplan.plans.yaml.canonical_form import with_values
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 
@@ -51,6 +51,10 @@ pools:
     usd_per_node_hour: 24.123456789  # as of May
 # the end
 """
+
+
+def canonical(text, model, path="<text>"):
+    return with_values(text, model, {}, path)
 
 
 def test_an_edited_file_keeps_its_comments_and_every_digit():

@@ -8,7 +8,7 @@ import pytest
 from rlplan.rounds.balancing.balance_spec import Load, Longest, share
 from tests.rounds.driver import round_balance
 
-SPEC = round_balance(0.01, 1e-3, 1e-7, 100_000, 0.05, 1e-5)
+SPEC = round_balance(0.01, 1e-3, 1e-7, 100_000)
 
 
 def load_of(*tokens, prompt=0, spread=0.0):
@@ -31,9 +31,8 @@ def test_few_at_a_time_or_little_memory_take_more_steps():
     work = load_of(*[100] * 6, prompt=1).work()
     few = SPEC.end_s(work, at_once=2) - SPEC.end_s(work, at_once=6)
     assert few == pytest.approx((300 - 100) * SPEC.step_s)
-    small = round_balance(0.01, 1e-3, 1e-7, 102, 0.05, 1e-5)
+    small = round_balance(0.01, 1e-3, 1e-7, 102)
     assert small.end_s(work, 6) - SPEC.end_s(work, 6) == pytest.approx((300 - 100) * SPEC.step_s)
-    assert SPEC.move_cost_s(1000) == pytest.approx(0.06)
 
 
 def test_the_longest_of_alike_samples_grows_with_their_spread():

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.benchmarks.first_hour.sample_folder import LAB
 from rlplan.planner.check.check_options import CheckOptions
 from rlplan.planner.check.group_rules import groups_faults
 from rlplan.planner.groups.propose_replan import propose_replan
@@ -18,6 +17,7 @@ from rlplan.plans.yaml.errors import Infeasible, InputError
 from rlplan.plans.yaml.yaml_io import dump, sha256_file
 
 from ....replanned import Running
+from ....workloads import LAB
 from ..made import solved
 
 

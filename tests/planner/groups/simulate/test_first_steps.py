@@ -1,4 +1,4 @@
-"""Slowdowns other than of the long run: a group's first steps, starts on host cores, locks of whole pools."""
+"""Slowdowns other than of the long run: a group's first steps, starts on host cores."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Pin, Rules
-from rlplan.planner.groups.inputs.workload_jobs import Problem
+from rlplan.planner.groups.inputs.group_model import Group, Pin, Rules
 from rlplan.planner.groups.simulate.first_steps import (
     MOST_STEPS,
     common_span,
@@ -15,13 +14,9 @@ from rlplan.planner.groups.simulate.first_steps import (
     step_ends,
     steps_within,
 )
-from rlplan.planner.groups.simulate.lock_slowdowns import lock_slowdowns
 from rlplan.planner.groups.simulate.steady_state import start_s
-from rlplan.plans.export.node_locks import node_locks
 from rlplan.rounds.permits.permit_events import Seat
 
-from ....group_documents import group as planned
-from ....group_documents import groups_plan, member, pinned
 from ..made import NODE_TYPES, group, job, named
 
 UNITS = ((0,), (1,))
@@ -81,27 +76,3 @@ def test_a_start_takes_longer_by_the_busy_share_of_the_busier_cores():
     assert start(replace(SHARED, pins=SHARED.pins[1:])) == 30.0, "alone"
     apart = Group(("roll", "roll", "train", "train"), (Pin("x", 0, (0,), 0, (2,)), Pin("y", 0, (1,), 0, (3,))))
     assert start(apart) == 30.0, "on other nodes"
-
-
-def under_locks(jobs: list[GroupJob], units: dict[str, list[int]], roll_nodes: int):
-    """Slowdowns under locks of whole pools, of jobs whose rollouts hold these units."""
-    members = {name: member() | {"rollout": pinned("roll", 0) | {"units": held}} for name, held in units.items()}
-    plan = groups_plan({"g1": planned(members, roll_nodes)}).groups["g1"]
-    problem = Problem(named(*jobs), NODE_TYPES, Rules(permit_rule="multi_rate", tail_keep=0.5))
-    return lock_slowdowns(plan, node_locks("g1", plan), problem)
-
-
-def test_locks_cost_nothing_where_jobs_alternate_or_have_own_nodes():
-    rows = under_locks([job("a", 60, 60, 1.1), job("b", 60, 60, 1.1)], {"a": [0], "b": [0]}, 1)
-    assert {name: row.slowdown.mean for name, row in rows.items()} == {"a": pytest.approx(1), "b": pytest.approx(1)}
-    assert all(row.keeps for row in rows.values())
-    rows = under_locks([job("a", 100, 10, 1.2), job("b", 100, 10, 1.2)], {"a": [0], "b": [1]}, 2)
-    assert rows["a"].slowdown.mean < 1.1 and rows["a"].keeps
-
-
-def test_a_job_over_two_nodes_makes_two_others_take_turns():
-    jobs = [job("a", 100, 10), job("b", 100, 10), job("c", 100, 10, 9.0, nodes=(2, 1))]
-    rows = under_locks(jobs, {"a": [0], "b": [1], "c": [0, 1]}, 2)
-    # One lock: rollouts of 100 s in turns of three, training beside them.
-    assert rows["a"].slowdown.mean == pytest.approx(300 / 110, rel=0.01)
-    assert not rows["a"].keeps and not rows["b"].keeps and rows["c"].keeps
