@@ -302,9 +302,7 @@ def simulate_column_round(
     """Simulate a round of a column; raises as `simulate_one_round` does."""
     observe = setting.watch() if setting.watch else None
     cost, reward, at_once = setting.cost_of(key), setting.reward_of(key), setting.at_once(key)
-    return simulate_one_round(
-        round_kind, round_draws, cost, reward, at_once, change, reference=setting.reference, observe=observe
-    )
+    return simulate_one_round(round_kind, round_draws, cost, reward, at_once, change, observe=observe)
 
 
 def long_draws(draws: Draws, group_size: int, cutoff_tokens: int, count: int) -> list[str]:
