@@ -202,4 +202,4 @@ def test_every_page_is_in_the_navigation():
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     named = set(re.findall(r"[\w/-]+\.md", yaml.safe_dump(config["nav"])))
     assert named == pages | set(REFERENCE.PAGES)
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
