@@ -10,9 +10,9 @@ points inside the predicted 90 % band, so that the stated uncertainty is checked
 
 The points were served under continuous arrivals; profiles/laws/served_decode.py has that term, which no plan's
 prediction contains. `law_alone` is the same headline without the correction by neighbouring points
-(profiles/laws/served_fit.py). `other_model`: how far the law of one model alone is off on another's points on the same
+(tools/served_fit.py). `other_model`: how far the law of one model alone is off on another's points on the same
 GPU, by kind of model, of mixtures of experts in one precision (profiles/scaled_profile.py scales by such a law).
-Columns: profiles/imports/served_file.py. Nothing is specific to a model; models and GPUs beyond the tables are guessed.
+Columns: tools/served_fit.py. Nothing is specific to a model; models and GPUs beyond the tables are guessed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ from numpy.typing import NDArray
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.hardware import gpu_of
-from rlplan.profiles.imports.served_file import Group, read_served
 from rlplan.profiles.laws.decode_law import DecodeLaw
-from rlplan.profiles.laws.served_decode import Served, seconds_per_token
-from rlplan.profiles.laws.served_fit import ServedFit, fit_served, sheet_of
+from rlplan.tools.served_fit import Group, Served, ServedFit, fit_served, read_served, seconds_per_token, sheet_of
 
 LEAST_POINTS = 12
 AXES = ("batch", "tp", "context")

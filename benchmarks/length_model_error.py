@@ -2,7 +2,7 @@
 
     python -m benchmarks.length_model_error --trace FILE [--cap TOKENS] [--prompts P] [--samples N] [--json]
 
-FILE has the columns of profiles/imports/published_lengths.py. Each (source, step) in it is a population of its own:
+FILE has the columns of tools/published_lengths.py. Each (source, step) in it is a population of its own:
 another model has other lengths, and so has another checkpoint. Populations with fewer than 10 prompts of two samples
 are skipped and named. Without --cap none of the lengths counts as cut.
 
@@ -41,8 +41,8 @@ from typing import Any
 
 from benchmarks.length_holdout import FOLDS, Rule, check_checkpoints, check_population
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.imports.published_lengths import read_length_table
 from rlplan.profiles.length_trace import LengthTrace
+from rlplan.tools.published_lengths import read_length_table
 
 MOST_PROMPTS, MOST_SAMPLES = 64, 8
 # The cap of predictions for a trace without a cap: no length reaches it.

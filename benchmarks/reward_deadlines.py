@@ -45,7 +45,7 @@ from rlplan.executor.rewards.pool import RewardPool
 from rlplan.planner.choose.rewards.reward_choices import safe_timeout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.reward_tables import HANGS_S, reward_table
-from rlplan.rounds.timeouts import Execution, Timeouts, TimeoutSpec
+from rlplan.rounds.timeouts import RewardExecution, Timeouts, TimeoutSpec
 
 from .entry import run
 from .layout_runs import console
@@ -87,7 +87,7 @@ class Phase:
     """A round's reward phase: its seconds, and each sample's execution with its nominal seconds."""
 
     seconds: float
-    executions: tuple[tuple[Sample, Execution], ...]
+    executions: tuple[tuple[Sample, RewardExecution], ...]
 
     def judged_wrong(self) -> int:
         """Right answers that a deadline ended."""
@@ -126,7 +126,7 @@ async def phase(pool: RewardPool, samples: Sequence[Sample], timeouts: Timeouts,
     return Phase(
         seconds,
         tuple(
-            (sample, Execution(sample.prompt, done.seconds, done.reward > 0, done.outcome == "policy_timeout"))
+            (sample, RewardExecution(sample.prompt, done.seconds, done.reward > 0, done.outcome == "policy_timeout"))
             for sample, done in zip(samples, results, strict=True)
         ),
     )

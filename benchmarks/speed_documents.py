@@ -10,7 +10,7 @@ from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.profiles.phase_schema import DecodePoint, Reward, Rollout, Spread, Train
-from rlplan.profiles.profile_schema import Lengths, Machine, Profile
+from rlplan.profiles.profile_schema import Machine, Profile, ProfileLengths
 
 CAP = 16384
 PROMPTS, SAMPLES = 128, 8
@@ -76,7 +76,9 @@ def profile() -> Profile:
             for tokens in (16896, 20480, 24576, 32768)
         ),
         reward=Reward(workers=64, latency=spread(0.35), per_sample_s=0.05),
-        lengths=Lengths(path="lengths.jsonl", sha256="0" * 64, prompts=256, samples=4096, cap_tokens=CAP, icc=0.5),
+        lengths=ProfileLengths(
+            path="lengths.jsonl", sha256="0" * 64, prompts=256, samples=4096, cap_tokens=CAP, icc=0.5
+        ),
         checks=(),
         volatile={"measured_at": "never", "measuring_s": 0.0, "versions": {}},
     )

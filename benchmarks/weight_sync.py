@@ -43,7 +43,7 @@ from rlplan.executor.engines.fleet import Fleet, FleetConfig
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.trainer.trainer_group import TrainerGroup
 from rlplan.executor.weight_sync import BUCKET_BYTES, ByBroadcast, ByFile
-from rlplan.executor.weights.bucket_plan import Source, buckets_of, chunk, copies_of, cuts_of, whole_box
+from rlplan.executor.weights.bucket_plan import TensorSource, buckets_of, chunk, copies_of, cuts_of, whole_box
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import RunFailed
 
@@ -251,7 +251,7 @@ def plan_figures() -> dict[str, Any]:
     shapes = {"embed": (VOCABULARY, HIDDEN), "norm": (HIDDEN,), "head": (VOCABULARY, HIDDEN)}
     shapes |= {f"{layer}.{name}": shape for layer in range(LAYERS) for name, shape in LAYER.items()}
     held = [{name: chunk(whole_box(shape), 0, 128, rank) for name, shape in shapes.items()} for rank in range(128)]
-    sources = [Source(name, shape, name, whole_box(shape)) for name, shape in shapes.items()]
+    sources = [TensorSource(name, shape, name, whole_box(shape)) for name, shape in shapes.items()]
     began = time.process_time()
     assert copies_of(held) == len(held), "each rank holds something of its own"
     buckets = buckets_of(sources, 2, BUCKET_BYTES)

@@ -198,7 +198,7 @@ def _profile(
     from ..profiles.length_trace import write_lengths
     from ..profiles.measure.measure_machine import versions
     from ..profiles.phase_schema import Rollout
-    from ..profiles.profile_schema import Lengths, Profile, Volatile
+    from ..profiles.profile_schema import Profile, ProfileLengths, ProfileVolatile
 
     write_lengths(lengths_path, measured.trace.rows)
     summary = measured.trace.summary()
@@ -242,7 +242,7 @@ def _profile(
         reward_audit=audited,
         judge=measured.judge,
         drafts=measured.drafts,
-        lengths=Lengths(
+        lengths=ProfileLengths(
             path=lengths_path.name,
             sha256=sha256_file(lengths_path),
             prompts=summary.prompts,
@@ -252,7 +252,7 @@ def _profile(
         ),
         checks=(),
         outliers=tuple(outliers),
-        volatile=Volatile(
+        volatile=ProfileVolatile(
             measured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             measuring_s=measured.seconds,
             versions=versions(),
@@ -263,8 +263,8 @@ def _profile(
 
 
 def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
-    from ..profiles.limits.hardware_peaks import best_read, dtype_of, peaks_of, work_of
-    from ..profiles.limits.suspicions import suspicions
+    from ..profiles.laws.hardware_peaks import best_read, dtype_of, peaks_of, work_of
+    from ..profiles.suspicions import suspicions
 
     lengths, tokens = measured.trace.summary(), measured.trace.tokens_by_token
     work, peaks = work_of(profile), peaks_of(profile.machine, dtype_of(profile))

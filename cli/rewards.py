@@ -22,7 +22,7 @@ from .shared.options import ACTIONS, force_option, must_fit_action, refuse_optio
 
 if TYPE_CHECKING:
     from ..plans.schema.job import Job, JobPaths, RewardSpec
-    from ..profiles.phase_schema import Executions
+    from ..profiles.phase_schema import RewardExecutions
     from ..profiles.reward_tables import RewardTable
 
 
@@ -214,7 +214,7 @@ def _import(
     return 0
 
 
-def _answers_text(executions: Executions) -> str:
+def _answers_text(executions: RewardExecutions) -> str:
     """What a table says of right answers."""
     if executions.unsolved is not None:
         return f"{percent(executions.unsolved)} of the prompts have no right answer"

@@ -35,7 +35,7 @@ def schema_command(name: str | None, out: Path | None, overwrite: bool) -> int:
     if (name is None) == (out is None):
         raise InputError(f"give one of {', '.join([*KINDS, *LINES])}, or --out FOLDER for all")
     if name in LINES:
-        from ..profiles.length_line import LengthLine
+        from ..profiles.length_trace import LengthLine
 
         click.echo(schema_of(LengthLine), nl=False)
         return 0

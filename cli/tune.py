@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..planner.what_if import Documents
     from ..plans.schema.plan import Inputs
     from ..profiles.length_trace import LengthTrace
-    from ..profiles.profile_schema import Lengths
+    from ..profiles.profile_schema import ProfileLengths
 
 
 @click.command("tune")
@@ -171,15 +171,15 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     write_document(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
 
 
-def _write_lengths(trace: LengthTrace, path: Path) -> Lengths:
+def _write_lengths(trace: LengthTrace, path: Path) -> ProfileLengths:
     """Write `trace`; returns the profile's entry for it."""
     from ..plans.yaml.yaml_io import sha256_file
     from ..profiles.length_trace import write_lengths
-    from ..profiles.profile_schema import Lengths
+    from ..profiles.profile_schema import ProfileLengths
 
     write_lengths(path, trace.rows)
     summary = trace.summary()
-    return Lengths(
+    return ProfileLengths(
         path=path.name,
         sha256=sha256_file(path),
         prompts=summary.prompts,

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 import rlplan
 from rlplan.cli.shared.documents import mark_of, model_of
 from rlplan.plans.yaml.fault_lines import NAME_PATTERN
-from rlplan.profiles.length_line import LengthLine
+from rlplan.profiles.length_trace import LengthLine
 
 EXAMPLES = Path(rlplan.__file__).parent / "plans" / "examples"
 

@@ -13,11 +13,10 @@ from __future__ import annotations
 import time
 
 from ..plans.yaml.errors import RunFailed
-from ..rounds.balancing.longest_first import Balance
 from .groups.member_turns import begin_turn, end_turn, switched_in, units_of_round
 from .memory.device_turns import TurnsTook
 from .records.run_record import PhaseSeconds, StepRecord, step_record
-from .rollout.engine_change import round_tail
+from .rollout.round_runner import RoundOptions
 from .rollout.round_samples import reward_executions, train_groups
 from .rollout.round_scoring import unscored
 from .run import TrainingRun
@@ -62,19 +61,10 @@ async def _step(run: TrainingRun) -> StepRecord:
     # Roll out.
     machine = run.schedule.begin()
     tag = f"{run.name}/{run.step_number}/{run.trainer_restarts}"
-    streaming = run.streaming(machine, round_kind)
-    samples = machine.samples_to_train(run.settings.spec.prompts_per_step)
-    drafts = run.drafts.next_round(planned.rollout.drafts)
-    if units is not None:
-        units.samples = samples
-    tail = round_tail(run, planned.tail, samples, engines, run.fleet, run.turns, run.weights.join_all)
-    spec = planned.rollout.balance
-    balance = None if spec is None else Balance(spec, run.schedule.recorded())
-    rollout = run.runner.run(
-        machine, planned.rollout.layout, version, run.weights.join, tag, run.seeds(machine),
-        run.timeouts.deadlines_s, planned.rollout.max_num_seqs, planned.rollout.prefix, streaming, tail, drafts,
-        balance, units,
-    )  # fmt: skip
+    how = planned.rollout
+    options = RoundOptions(run.seeds(machine), run.timeouts.deadlines_s, how.max_num_seqs, how.prefix)
+    levers = run.levers(machine, round_kind, engines, units)
+    rollout = run.runner.run(machine, how.layout, version, run.weights.join, tag, options, levers)
     result = await while_trainer_lives(run.trainer, rollout)
     outcome = run.schedule.end(machine)
     run.timeouts.end_round(reward_executions(machine, result.samples))
@@ -90,19 +80,9 @@ async def _step(run: TrainingRun) -> StepRecord:
     trained_samples = [result.samples[key] for group in outcome.trained for key in group.keys]
     violations = sum((sample.version_start, sample.version_end) != (version, version) for sample in trained_samples)
     assert violations == 0, f"{violations} samples of step {run.step_number} were not decoded by {version}"
-    taken: list[int] = []
-    if streaming is not None:
-        await while_trainer_lives(run.trainer, streaming.stream.close())
-        taken = streaming.stream.taken
-        streaming.tell(run, result.samples.values())
-    for change in (tail, units):
-        if change is not None:
-            change.tell(run, result.samples.values())
-    if drafts is not None and result.drafts is not None:
-        run.event("drafts", step=run.step_number + 1, kind=round_kind, **drafts.fields(result.drafts))
-    if balance is not None:
-        known = sum(prompt in balance.recorded.expected for prompt in machine.taken)
-        run.event("balanced", step=run.step_number + 1, prompts=len(machine.taken), known=known)
+    taken = [draw for lever in levers for draw in await while_trainer_lives(run.trainer, lever.trained())]
+    for lever in levers:
+        lever.report(run, result)
     groups = train_groups(outcome, result.samples, taken)
     run.weights.retire()
     apart_s += await begin_turn(run, "train") if outcome.trained else 0.0

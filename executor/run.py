@@ -11,13 +11,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..plans.schema.job import Job
 from ..plans.schema.planned_job import PlannedJob
 from ..plans.yaml.errors import InputError, RunFailed
+from ..rounds.balancing.longest_first import Balance
 from ..rounds.hand_over import HandOver
 from ..rounds.machines.round import Round
 from ..rounds.schedule import Schedule
@@ -25,16 +26,20 @@ from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import PoolTimeouts
 from ..traces.report_state import drift_text
 from .configuration import run_settings
+from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .groups.member_turns import MemberTurns, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import load_checkpoint
 from .records.run_checkpoints import RunCheckpoints
 from .records.run_record import DriftWatch, Recorder, StepRecord
+from .rollout.engine_change import round_tail
 from .rollout.round_drafts import RunDrafts
+from .rollout.round_lever import BalancedRound, RoundLever
 from .rollout.round_runner import RoundRunner
 from .rollout.round_samples import Progress, RolloutResult
 from .rollout.round_streaming import RoundStreaming, round_streaming
+from .rollout.unit_change import RoundUnits
 from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
 from .trainer.trainer_group import TrainerDied, TrainerGroup
 from .weight_sync import WeightSync
@@ -132,16 +137,27 @@ class TrainingRun:
         schedule = self.schedule
         return RoundSeeds(self._job.algorithm.seed, schedule.epoch_of, schedule.round_number if machine.cuts else None)
 
-    def streaming(self, machine: Round, round_kind: str) -> RoundStreaming | None:
-        """How groups of a round are trained beside its rollout; None: they are trained after it."""
-        planned = self.settings.of_round(round_kind)
-        spec = planned.hand_over
-        if spec is None and not self.settings.streams:
-            return None
+    def levers(
+        self, machine: Round, round_kind: str, engines: Sequence[EngineHandle], units: RoundUnits | None
+    ) -> list[RoundLever]:
+        """The levers of a round that begins on `engines`, in the order in which they hook in; `units`: those of its
+        job's co-execution group."""
+        planned, fleet = self.settings.of_round(round_kind), self.fleet
+        rollout = planned.rollout
         samples = machine.samples_to_train(self.settings.spec.prompts_per_step)
-        engines = self.fleet.engines(planned.rollout.layout)
-        decision = None if spec is None else HandOver(spec, samples, len(engines))
-        return round_streaming(self, engines, decision, self.settings.update_of(round_kind), self.trainer, self.turns)
+        streaming: RoundStreaming | None = None
+        if planned.hand_over is not None or self.settings.streams:
+            whole, update = fleet.engines(rollout.layout), self.settings.update_of(round_kind)
+            decision = None if planned.hand_over is None else HandOver(planned.hand_over, samples, len(whole))
+            streaming = round_streaming(self, whole, decision, update, self.trainer, self.turns)
+        if units is not None:
+            units.samples = samples
+        tail = round_tail(self, planned.tail, samples, engines, fleet, self.turns, self.weights.join_all)
+        drafts = self.drafts.next_round(rollout.drafts, round_kind)
+        balance = None
+        if rollout.balance is not None:
+            balance = BalancedRound(Balance(rollout.balance, self.schedule.recorded()), rollout.max_num_seqs)
+        return [lever for lever in (streaming, tail, units, drafts, balance) if lever is not None]
 
     def tell_way(self, sent: Sent) -> None:
         """Write into the trace why weights went on another way than was wanted, or not through memory of GPUs, whenever

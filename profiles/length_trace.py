@@ -18,10 +18,11 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..plans.files.row_files import decoded, unpacked
 from ..plans.schema.base import MOST_NUMBER, MOST_TOKENS
@@ -29,6 +30,36 @@ from ..plans.yaml.errors import InputError, joined
 from ..plans.yaml.input_files import DATA_BYTES
 from ..plans.yaml.json_text import parse_json
 from ..plans.yaml.yaml_io import atomic_write
+
+
+class LengthLine(BaseModel):
+    """One response of a length trace; a trace is JSON Lines, one such object a line. Further keys are left alone."""
+
+    model_config = ConfigDict(
+        extra="allow", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    prompt: Annotated[str, Field(min_length=1)]
+    """What tells prompts apart; the same text for all responses to a prompt."""
+
+    epoch: Annotated[int, Field(ge=0)]
+    """Pass over the data, or number of the checkpoint; 0 where there is one."""
+
+    sample: Annotated[int, Field(ge=0)]
+    """Number of the response among those to this prompt in this epoch, from 0."""
+
+    tokens: Annotated[int, Field(ge=1)]
+    """Tokens of the response, end-of-text included."""
+
+    truncated: bool | None = None
+    """Whether the cap on its length ended it, and not end-of-text; null: not known, and taken to be no."""
+
+    reward: float | None = None
+    """Reward of the response; null: not known."""
+
+    prompt_tokens: Annotated[int | None, Field(ge=1)] = None
+    """Tokens of the prompt; null: not known, and taken to be 256."""
+
 
 PROMPT_TOKENS = 256
 """Tokens that a prompt is taken to have where nothing says."""

@@ -297,7 +297,7 @@ def _sizes_fault(sizes: Mapping[str, int]) -> str | None:
 Ascending = Annotated[tuple[NonNegative, ...], Field(min_length=1, max_length=64)]
 
 
-class Executions(ProfileModel):
+class RewardExecutions(ProfileModel):
     """Seconds that scoring takes a worker where samples differ, under the job's longest deadline."""
 
     correct_s: Ascending | None = Field(
@@ -334,7 +334,7 @@ class Executions(ProfileModel):
     )
 
     @model_validator(mode="after")
-    def _is_a_distribution(self) -> Executions:
+    def _is_a_distribution(self) -> RewardExecutions:
         if (self.correct_s is None) != (self.correct is None):
             lacking = "correct_s" if self.correct_s is None else "correct"
             raise cross_error(f"correct_s and correct are given together; add {lacking}, or leave out the other")
@@ -358,7 +358,7 @@ class Reward(ProfileModel):
         exclude_if=is_none,
         description="Seconds of workers that a second of decoding gives rise to, in the measured rounds; null: unknown",
     )
-    executions: Executions | None = Field(
+    executions: RewardExecutions | None = Field(
         default=None,
         exclude_if=is_none,
         description="Seconds by sample, in place of `per_sample_s`; null: all samples take the same",

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from ..plans.schema.base import cross_error, is_empty, is_none, is_zero
 from ..plans.schema.levers import EngineLayout
 from ..plans.schema.reward_spec import RewardAudit
-from .drafts.draft_schema import ProfiledDrafts
+from .draft_schema import ProfiledDrafts
 from .judge_schema import Judge
 from .phase_schema import ProfileModel, Reward, Rollout, Train, TrainLaw
 
@@ -55,7 +55,7 @@ class Machine(ProfileModel):
 
 
 class PolicyShape(ProfileModel):
-    """What the distance to the hardware's limit is told by (profiles/limits)."""
+    """What the distance to the hardware's limit is told by (laws/hardware_peaks.py)."""
 
     active_parameters: int = Field(ge=1, le=10**15, description="Parameters that a token uses, embeddings counted")
     attention_width: int = Field(
@@ -71,7 +71,7 @@ class PolicyShape(ProfileModel):
     )
 
 
-class Lengths(ProfileModel):
+class ProfileLengths(ProfileModel):
     """The length trace beside the profile."""
 
     path: str = Field(description="JSONL file beside the profile: prompt, epoch, sample, tokens, truncated, reward")
@@ -113,7 +113,7 @@ class RoundCheck(ProfileModel):
         return EngineLayout(self.tp, self.engines)
 
 
-class Volatile(ProfileModel):
+class ProfileVolatile(ProfileModel):
     """Facts about the measuring that no digest and no decision depends on."""
 
     measured_at: str = Field(description="When the measuring ended, UTC, ISO 8601")
@@ -166,7 +166,7 @@ class Profile(ProfileModel):
     drafts: ProfiledDrafts | None = Field(
         default=None, exclude_if=is_none, description="Gains and costs of drafts; null: not measured"
     )
-    lengths: Lengths | None = Field(default=None, description="The length trace; a derived profile has none")
+    lengths: ProfileLengths | None = Field(default=None, description="The length trace; a derived profile has none")
     checks: tuple[RoundCheck, ...] = Field(
         default=(), description="Real rounds beside their simulation with the fitted costs"
     )
@@ -174,7 +174,7 @@ class Profile(ProfileModel):
         default=(), description="Measurements that were left out of the fit, each by name"
     )
     sources: dict[str, str] = Field(default={}, description="The sources that `evidence` refers to, in words")
-    volatile: Volatile | None = Field(
+    volatile: ProfileVolatile | None = Field(
         default=None, description="When and with what the profile was measured; no digest covers it"
     )
 

@@ -18,7 +18,7 @@ from ..plans.schema.base import cross_error, is_none, is_zero
 from ..plans.yaml.yaml_io import WRITTEN_DIGITS, load, read_text
 from .laws.reward_fit import MOST
 from .length_tables import text_sha256
-from .phase_schema import Ascending, Evidence, Executions, Reward, Spread
+from .phase_schema import Ascending, Evidence, Reward, RewardExecutions, Spread
 from .profile_schema import Profile
 
 FOLDER = Path(__file__).parent / "library" / "rewards"
@@ -91,7 +91,7 @@ class RewardTable(_Model):
             raise cross_error("needs either per_sample_s, or right_s, wrong_s, correct and unsolved", "per_sample_s")
         return self
 
-    def executions(self, scale: float = 1.0, hanging: float = 1.0) -> Executions | None:
+    def executions(self, scale: float = 1.0, hanging: float = 1.0) -> RewardExecutions | None:
         """The distribution with all seconds times `scale` and the share that hangs times `hanging`; None: one number
         says it all."""
         if self.right_s is None or self.wrong_s is None or self.correct is None or self.unsolved is None:
@@ -100,7 +100,7 @@ class RewardTable(_Model):
         ending = MOST - stuck
         places = [(i + 0.5) / ending * len(self.wrong_s) for i in range(ending)]
         ended = [scale * self.wrong_s[min(len(self.wrong_s) - 1, int(place))] for place in places]
-        return Executions(
+        return RewardExecutions(
             correct_s=tuple(scale * seconds for seconds in self.right_s),
             wrong_s=(*ended, *[HANGS_S] * stuck),
             correct=self.correct,

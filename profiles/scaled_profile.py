@@ -24,12 +24,12 @@ from ..plans.yaml.errors import InputError
 from .hardware import GPUS, Gpu
 from .laws.decode_law import CURVE, FACTORS, DecodeLaw, Sheet, sheet
 from .laws.factor_fit import fit_factors
+from .laws.hardware_peaks import shape_of_policy
 from .laws.measured_fit import MEAN_OVER_DEVIATION, nonnegative_least_squares
 from .laws.rank_memory import engine_tps, kv_capacity_tokens
 from .laws.sync_law import FACTORS as SYNC_FACTORS
 from .laws.sync_law import cold_start_s, sync_s
 from .library import SAME_SIZE, shipped_model
-from .limits.hardware_peaks import shape_of_policy
 from .phase_schema import DecodePoint, Evidence, Rollout, TrainLaw
 from .profile_schema import Profile
 
@@ -42,7 +42,7 @@ The law that is fitted to the served points of one model, asked for another mode
 decode_fit.py, `other_model`): two pairs of dense models, H100, Qwen3-32B and Llama-3.1-70B, are off by 3.8 and 4.8 %,
 too few to state less than twice the worse one. Ten pairs of mixtures of experts: median 18 %, worst 31 %, which 20 %
 and the 24 % that their profiles state already make together. Errors of updates, memory and transfers are of left-out
-models as they stand (library/build.py).
+models as they stand (tools/build_library.py).
 """
 
 QUIET = 0.01

@@ -26,8 +26,7 @@ from ..plans.yaml.yaml_io import header, loads
 from ..plans.yaml.yaml_write import string
 from .hardware import GPUS, Gpu, gpu_of, hint_of
 from .laws.rank_memory import kv_capacity_tokens
-from .library import library_path, shipped_model
-from .library.prices import gpu_price
+from .library import gpu_price, library_path, shipped_model
 
 RewardKind = Literal["math", "code", "function"]
 

@@ -63,7 +63,7 @@ class TimeoutSpec:
         return min(max(self.anchor_factor * anchor_s, self.floor_s), self.max_s)
 
 
-class Execution(NamedTuple):
+class RewardExecution(NamedTuple):
     """How scoring one sample of `prompt` went; `seconds` of wall time."""
 
     prompt: str
@@ -109,7 +109,7 @@ class Timeouts:
         """Seconds that an execution for this prompt may take in this round."""
         return self.spec.deadline_s(self._anchors.get(prompt))
 
-    def end_round(self, executions: Iterable[Execution]) -> None:
+    def end_round(self, executions: Iterable[RewardExecution]) -> None:
         """A round is over: learn from its executions, which ran under the deadlines of before this call.
 
         Give it the executions of trained or filtered groups, which do not depend on the order of finishing.
@@ -169,7 +169,7 @@ class PoolTimeouts:
         """By pool: seconds that an execution for this prompt may take in this round."""
         return {name: pool.deadline_s(prompt) for name, pool in self.pools.items()}
 
-    def end_round(self, executions: Mapping[str, Iterable[Execution]]) -> None:
+    def end_round(self, executions: Mapping[str, Iterable[RewardExecution]]) -> None:
         """A round is over: each pool learns from its executions, of which it may have none."""
         for name, pool in self.pools.items():
             pool.end_round(executions.get(name, ()))

@@ -23,12 +23,12 @@ from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.imports.published_lengths import read_length_table
 from rlplan.profiles.length_trace import LengthTrace
 from rlplan.profiles.library import library_profile
 from rlplan.rounds.balancing.length_estimates import Expected, Recorded
 from rlplan.rounds.predict import LengthHistory
 from rlplan.rounds.round_spec import RoundKind
+from rlplan.tools.published_lengths import read_length_table
 
 GPUS = 64
 PROMPTS, SAMPLES = 512, 8

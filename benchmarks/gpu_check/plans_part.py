@@ -19,7 +19,7 @@ from rlplan.plans.schema.job import load_job
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump
 from rlplan.profiles.fitness import machine_of
 from rlplan.profiles.hardware import gpu_of
-from rlplan.profiles.limits.hardware_peaks import shape_of_policy, work_of_shape
+from rlplan.profiles.laws.hardware_peaks import shape_of_policy, work_of_shape
 from rlplan.profiles.phase_schema import Reward, Rollout, Spread, Train
 from rlplan.profiles.profile_schema import Dtype, Profile
 

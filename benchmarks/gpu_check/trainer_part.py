@@ -8,7 +8,7 @@ parts run them. Prints JSON lines, which are fragments of the check's result.
 `new_over_seen`: seconds of one layer's forward and backward over a row of random lengths that were not seen before
 (median of three rows) over those of the last of these rows again. `mfu`: model FLOP/s of an update over the dense peak
 of the GPU (profiles/hardware.py; of another device, what a product of large matrices reaches), by the formula of
-profiles/limits/hardware_peaks.py. Of two updates, each of other lengths, the second is timed, with packing and AdamW.
+profiles/laws/hardware_peaks.py. Of two updates, each of other lengths, the second is timed, with packing and AdamW.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rlplan.plans.facts.public_models import Architecture
 from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.hardware import gpu_of
-from rlplan.profiles.limits.hardware_peaks import shape_of_policy, work_of_shape
+from rlplan.profiles.laws.hardware_peaks import shape_of_policy, work_of_shape
 
 from ..entry import run
 from .command_parts import tell

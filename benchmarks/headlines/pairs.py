@@ -4,7 +4,7 @@ Each of 20 worlds is a job with a shipped profile; every second one states a qua
 measurements do. The truth is drawn from what the profile says of its own error, and
 its lengths come from a population of prompts of which the trace shows a few. Three plans are solved from profile and
 trace; each two of them are a pair. How far decode steps are off is drawn as the residues of the served measurements
-that the profile rests on are taken to be (profiles/laws/served_fit.py): one level, and a smooth field over sequences
+that the profile rests on are taken to be (tools/served_fit.py): one level, and a smooth field over sequences
 and ranks; the planner states its error in other terms (planner/explain/cost_error.py).
 """
 
@@ -31,11 +31,11 @@ from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import InputFile, Inputs, LengthsInput, Plan, ProfileFile
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.laws.measured_fit import MEAN_OVER_DEVIATION
-from rlplan.profiles.laws.served_fit import MISSED_SD, REACH_OCTAVES
 from rlplan.profiles.laws.train_error import PHYSICS_ERROR
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.profile_schema import Profile
+from rlplan.tools.served_fit import MISSED_SD, REACH_OCTAVES
 
 from .long_run import PROMPT_TOKENS, Draw, World, seconds_per_sample
 

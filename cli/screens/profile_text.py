@@ -9,7 +9,7 @@ from ...plans.phrases.numbers import bytes_text, digits, fixed, per_second, perc
 from ...plans.phrases.update_text import update_text
 
 if TYPE_CHECKING:
-    from ...profiles.drafts.draft_schema import ProfiledDrafts
+    from ...profiles.draft_schema import ProfiledDrafts
     from ...profiles.profile_schema import Profile
 
 

@@ -1,7 +1,7 @@
 """Drafts in a vLLM worker: what its samples are likely to write next, from what their prompts were answered before.
 
-vLLM makes this class (method `custom_class`) and asks it for drafts after each step. It verifies them exactly: a draft
-changes how many tokens a step gives, and never their distribution.
+vLLM makes this class (method `custom_class`) and asks it for drafts after each step. They are verified exactly
+(engines/runner_patches.py): a draft changes how many tokens a step gives, and never their distribution.
 
 Invariants:
 - a sample's drafts come from responses to its own prompt: of earlier rounds as the driver gave them, and of this one;
@@ -22,8 +22,6 @@ from ...rounds.drafts.acceptance import CONTEXT, AcceptanceTable
 from ...rounds.drafts.draft_account import DraftAccount
 from .draft_chain import ChainRoom, draft_chain
 from .draft_messages import PROMPT, PROMPT_TOKENS, REQUEST, BatchSteps, DraftReport, PromptHistory
-from .drawn_verification import DrawnVerification
-from .plain_steps import sample_plainly
 from .prompt_index import EMPTY, CommonText, PromptIndex
 
 NOTHING = np.empty(0, np.int32)
@@ -46,7 +44,7 @@ class _Sample:
 
 
 class HistoryProposer:
-    """vLLM's proposer of drafts; `attach` it to its model runner."""
+    """vLLM's proposer of drafts; `attach` it to its model runner, and tell it what steps are `scheduled`."""
 
     def __init__(self, vllm_config: Any) -> None:
         self._most = int(vllm_config.speculative_config.num_speculative_tokens)
@@ -71,27 +69,23 @@ class HistoryProposer:
 
     # -- of the worker -------------------------------------------------------------------------------------------------
 
-    def attach(self, runner: Any, seeded: Any) -> None:
-        """Follow what vLLM's model runner schedules; compiles what drafting needs. `seeded` draws in its sampler."""
-        runner.rejection_sampler = DrawnVerification(runner.sampler, seeded)
-        sample_plainly(runner)
+    def attach(self, runner: Any) -> None:
+        """Draft for the batches of vLLM's model runner; compiles what drafting needs."""
         self._context[:2] = 0
         self._chain(EMPTY, EMPTY, 2, 1, 1.0)
         self._runner = runner
-        update = runner._update_states
 
-        def updated(scheduled: Any) -> Any:
-            if self._tokens:
-                self._scheduled = scheduled.scheduled_spec_decode_tokens
-                self._disturbed = bool(scheduled.scheduled_new_reqs or scheduled.finished_req_ids)
-                for name in set(scheduled.finished_req_ids) - self._left:
-                    self._read(name)
-                    if (sample := self._samples.pop(name, None)) is not None:
-                        # One that was preempted has no row, and of its first tokens none may have been told.
-                        self._common.add(sample.index.responses().get(sample.request, NOTHING))
-            return update(scheduled)
-
-        runner._update_states = updated
+    def scheduled(self, output: Any) -> None:
+        """What the step that comes will do (vLLM's `SchedulerOutput`)."""
+        if not self._tokens:
+            return
+        self._scheduled = output.scheduled_spec_decode_tokens
+        self._disturbed = bool(output.scheduled_new_reqs or output.finished_req_ids)
+        for name in set(output.finished_req_ids) - self._left:
+            self._read(name)
+            if (sample := self._samples.pop(name, None)) is not None:
+                # One that was preempted has no row, and of its first tokens none may have been told.
+                self._common.add(sample.index.responses().get(sample.request, NOTHING))
 
     def begin(self, tokens: int, up_to_sequences: int) -> None:
         """Begin a round that drafts at most so many tokens a step, while at most so many samples decode."""

@@ -21,14 +21,14 @@ from .vllm_options import output_interval, requests_have_intervals, sampling_par
 COALESCE_S = 0.005
 
 
-class Decoding:
+class EngineRequests:
     """Requests of a vLLM `AsyncLLM`; `died` hears why vLLM failed, if it did. All methods run on one asyncio loop."""
 
     def __init__(self, max_num_seqs: int, died: Callable[[str], None]) -> None:
         self.grew = False
         """Whether any request got tokens since the last poll began."""
         self.draws_by_place = False
-        """Whether vLLM's ranks draw samples by their seeds and places (seeded_sampling.py)."""
+        """Whether vLLM's ranks draw samples by their seeds and places (runner_patches.py)."""
         self._engine: Any = None
         self._died = died
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -31,7 +31,7 @@ from ..placement.guard import guard_group
 from ..processes.faults import ActorFailed
 from ..processes.host import node_key, output_file, without_collection
 from ..weights.transfer import Answer, Received, Transfer, agreed
-from .decoding import Decoding
+from .decoding import EngineRequests
 from .engine_watch import Children, CoreWatch, look_at_children
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
 from .vllm_options import engine_arguments, niceness
@@ -48,7 +48,7 @@ class RolloutEngine:
         self._config = config
         self._version = ""
         self._engine: Any = None
-        self._decoding = Decoding(config.max_num_seqs, self._die)
+        self._decoding = EngineRequests(config.max_num_seqs, self._die)
         self._died: str | None = None
         self._watch: CoreWatch | None = None
         self._asleep: tuple[str, ...] = ()

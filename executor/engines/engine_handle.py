@@ -28,7 +28,7 @@ from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..placement.live_nodes import on_node
 from ..placement.seat_keeper import SeatKeeper
 from ..processes.actors import ACTOR_OPTIONS, end_actor, retrieved, track
-from ..processes.faults import ActorFailed, Fault, classify, failure, reason
+from ..processes.faults import ActorFailed, ErrorClass, classify, failure, reason
 from ..processes.supervision import CALL_DEADLINE_S, LOOK_S, LastHeard, Patience, Supervisor
 from ..weights.transfer import Answer
 from .engine import RolloutEngine
@@ -146,7 +146,7 @@ class EngineProcess:
                 return answer.result()
             except Exception as error:
                 failed = failure(error, self._name)
-                if classify(failed) is Fault.ACTOR:
+                if classify(failed) is ErrorClass.ACTOR:
                     self._failed(self, reason(failed))
                 raise failed from error
         if self._gone.done():

@@ -1,5 +1,5 @@
 """What runs inside each vLLM worker process: receiving weights, from a file or a transfer, drawing samples by their
-seeds, and telling that it lives.
+seeds, proposing drafts, and telling that it lives.
 
 vLLM mixes `EngineRank` into its worker (`worker_extension_cls`), so `self` is a vLLM worker.
 """
@@ -10,10 +10,11 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..drafts.draft_worker import DraftRank
+from ..drafts.draft_messages import PromptHistory
+from ..drafts.proposer import HistoryProposer
 from ..weights.bucket_memory import BucketMemory, device_key
 from ..weights.transfer import VERSION_KEY, BucketReader, Received, tensor_checksum
-from .seeded_sampling import SeededSampling
+from .runner_patches import SeededSampling, patch_for_drafts
 
 
 class Reload:
@@ -140,17 +141,59 @@ class WeightReceiver:
             digest.update(f"{name}:{tensor_checksum(parameter.data)}".encode())
         return digest.hexdigest()[:16]
 
+    def pulse(self) -> bool:
+        """A sign of life; it comes between two engine steps."""
+        return True
+
+
+class DraftRank:
+    """A rank's methods for seeds and drafts. Data goes in and out as plain data.
+
+    All ranks of an engine verify the drafts that rank 0 proposes, so the others propose none.
+    """
+
+    model_runner: Any
+    rank: int
+    seeded: Any = None
+    """What draws samples by their seeds (runner_patches.py); None: vLLM's generators do."""
+
     def draw_by_place(self) -> str | None:
-        """Have this rank draw samples by their seeds and places (seeded_sampling.py); returns why it cannot."""
+        """Have this rank draw samples by their seeds and places (runner_patches.py); returns why it cannot."""
         try:
             self.seeded = SeededSampling(self.model_runner)
         except Exception as error:  # noqa: BLE001 - whatever this vLLM or torch lacks, vLLM's own generators do
             return f"{type(error).__name__}: {error}"
         return None
 
-    def pulse(self) -> bool:
-        """A sign of life; it comes between two engine steps."""
-        return True
+    def attach_drafts(self) -> None:
+        """Make ready for drafts. Raises RuntimeError if vLLM did not take our proposer or our sampling."""
+        proposer = getattr(self.model_runner, "drafter", None)
+        if not isinstance(proposer, HistoryProposer):
+            raise RuntimeError(f"vLLM drafts by {type(proposer).__name__}, not by HistoryProposer")
+        if self.seeded is None:
+            raise RuntimeError("drafts are verified by drawing with seeds, for which this vLLM has no place")
+        patch_for_drafts(self.model_runner, self.seeded, proposer.scheduled)
+        proposer.attach(self.model_runner)
+
+    def begin_drafts(self, tokens: int, up_to_sequences: int) -> None:
+        """Begin a round (proposer.HistoryProposer.begin)."""
+        self._proposer.begin(tokens if self.rank == 0 else 0, up_to_sequences)
+
+    def remember(self, histories: Any) -> None:
+        """Take the earlier responses to prompts (`PromptHistory.packed`)."""
+        if self.rank == 0:
+            for packed in histories:
+                self._proposer.remember(PromptHistory.unpacked(packed))
+
+    def take_drafts(self, wanted: Any) -> Any:
+        """What drafts gave in the round (`DraftReport.packed`), with the tokens of the requests `wanted`; None of
+        other ranks than the first."""
+        return self._proposer.report(set(wanted)).packed() if self.rank == 0 else None
+
+    @property
+    def _proposer(self) -> HistoryProposer:
+        proposer: HistoryProposer = self.model_runner.drafter
+        return proposer
 
 
 class EngineRank(WeightReceiver, DraftRank):

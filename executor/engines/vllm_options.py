@@ -19,8 +19,8 @@ CORES = "VLLM_CPU_OMP_THREADS_BIND"
 """vLLM's environment variable for the cores of an engine on a CPU: those of each rank, `|` between ranks."""
 
 FIXED_CACHE_SHARE = 0.05
-"""Of a GPU's memory: what must be free beside its cache when an engine starts whose cache has a size of its own. vLLM
-refuses to start with less than its `gpu_memory_utilization` free, which such an engine has no other use for."""
+"""Share of a GPU's memory that must be free, beside the KV cache, when an engine with a KV cache of fixed size starts.
+vLLM refuses to start if less than `gpu_memory_utilization` is free; the engine uses that number for nothing else."""
 
 # Prompt tokens in one engine step: vLLM's default on a CPU, and on GPUs what laws of prefill count with
 # (profiles/laws/served_decode.py); an `AsyncLLM` of vLLM's takes 2,048.
@@ -140,13 +140,13 @@ def kv_bytes_per_token(model_path: str, dtype: str, tp: int = 1) -> int:
 
 
 SEED = "rlplan_seed"
-"""Key of vLLM's extra arguments: a request's seed, within [0, 2**32) (seeded_sampling.py)."""
+"""Key of vLLM's extra arguments: a request's seed, within [0, 2**32) (runner_patches.py)."""
 
 
 def sampling_parameters(request: Request, draws_by_place: bool = True) -> Any:
     """vLLM's `SamplingParams` of a request.
 
-    `draws_by_place`: the engine's ranks draw by seeds and places (seeded_sampling.py). Where they cannot, vLLM gives a
+    `draws_by_place`: the engine's ranks draw by seeds and places (runner_patches.py). Where they cannot, vLLM gives a
     request a generator of its own, and a sample of another engine goes on with another seed: with its own it would use
     numbers again that it has used, and what is drawn by them is not independent of what it has decoded.
     """

@@ -36,7 +36,7 @@ TRAINED_POSITIONS = 2240
 
 
 @dataclass(frozen=True)
-class Phase:
+class WarmupPhase:
     """A stretch of the warm-up: `steps` updates on `rows` sequences of `tokens` tokens, at most `keys` keys in each."""
 
     steps: int
@@ -48,9 +48,9 @@ class Phase:
 
 
 PHASES = (
-    Phase(steps=200, rows=24, tokens=64, keys=20, hits=0.5),
-    Phase(steps=150, rows=24, tokens=96, keys=32, hits=0.5),
-    Phase(steps=20, rows=2, tokens=2208, keys=96, hits=0.2),
+    WarmupPhase(steps=200, rows=24, tokens=64, keys=20, hits=0.5),
+    WarmupPhase(steps=150, rows=24, tokens=96, keys=32, hits=0.5),
+    WarmupPhase(steps=20, rows=2, tokens=2208, keys=96, hits=0.2),
 )
 LEARNING_RATE = 1.5e-3
 """At 3e-3 training destroys, for about half of the seeds, the circuit that it starts from."""
@@ -131,7 +131,7 @@ def _start_as_induction(model: Any) -> None:
     second.o_proj.weight.copy_(0.1 * copied.T)
 
 
-def batch(rng: np.random.Generator, phase: Phase) -> dict[str, Tensor]:
+def batch(rng: np.random.Generator, phase: WarmupPhase) -> dict[str, Tensor]:
     """Teacher's sequences of one update, int64 [rows, tokens]: `tokens`, `positions`, `kind`, `label`.
 
     `kind` and `label` speak of the token *after* each position. A sequence goes on after a value, where a response
@@ -198,7 +198,7 @@ def answer_quality(model: Any, seed: int) -> dict[str, float]:
 
     Returns probabilities, each a mean: `yes_at_hits` (near 1), `yes_at_misses` (near 0), `right_values` (near RIGHT).
     """
-    data = batch(np.random.default_rng([seed, 1]), Phase(steps=1, rows=64, tokens=96, keys=32, hits=0.5))
+    data = batch(np.random.default_rng([seed, 1]), WarmupPhase(steps=1, rows=64, tokens=96, keys=32, hits=0.5))
     mask = torch.ones_like(data["tokens"])
     output = model(input_ids=data["tokens"], position_ids=data["positions"], attention_mask=mask, use_cache=False)
     p, kind, label = output.logits.softmax(-1), data["kind"], data["label"]
@@ -232,7 +232,7 @@ def make_tokenizer() -> Any:
 def warm_up(
     seed: int,
     threads: int,
-    phases: tuple[Phase, ...] = PHASES,
+    phases: tuple[WarmupPhase, ...] = PHASES,
     on_step: Callable[[int, int, float], None] | None = None,
 ) -> Any:
     """Train a new model and return it, in eval mode.
@@ -256,7 +256,7 @@ def warm_up(
 def _train(
     model: Any,
     rng: np.random.Generator,
-    phases: tuple[Phase, ...],
+    phases: tuple[WarmupPhase, ...],
     on_step: Callable[[int, int, float], None] | None,
 ) -> Any:
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0)

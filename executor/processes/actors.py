@@ -14,7 +14,7 @@ import psutil
 import ray
 
 from ...plans.yaml.errors import InputError, RunFailed
-from .faults import ActorFailed, Fault, classify
+from .faults import ActorFailed, ErrorClass, classify
 from .host import cluster_address
 
 # Ray must not reserve cores, for the plan places actors, and must not restart them: their state is gone with them.
@@ -172,7 +172,7 @@ class UnawaitedCalls:
         try:
             await call
         except Exception as error:  # noqa: BLE001 - whatever it is, `failed` hears of it
-            if failed is not None and classify(error) is not Fault.ACTOR:
+            if failed is not None and classify(error) is not ErrorClass.ACTOR:
                 failed(error)
 
     async def settle(self, seconds: float | None) -> None:

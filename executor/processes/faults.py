@@ -1,12 +1,13 @@
 """Classes of error: what an error of an engine, a trainer rank or a reward worker means for a run.
 
-| fault | what happened | what is done |
+| class | what happened | what is done |
 |---|---|---|
 | `ACTOR` | a process of the run died, hung, or lost a process it worked with | it is replaced (`supervision`) |
 | `INFRASTRUCTURE` | a full disk or object store, on which all processes depend | the call is tried again |
 | `FATAL` | anything else: plan, data or this program are at fault | the run ends with the reason |
 
-Errors of this package name their fault themselves (`fault`); those of Ray, torch and the system are classified here.
+Errors of this package name their class themselves (`error_class`); those of Ray, torch and the system are classified
+here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ray import exceptions as of_ray
 from ...plans.yaml.errors import RunFailed
 
 
-class Fault(enum.Enum):
+class ErrorClass(enum.Enum):
     """The class of an error, by who is to blame; see the module's table."""
 
     ACTOR = "actor"
@@ -32,7 +33,7 @@ class Fault(enum.Enum):
 class ActorFailed(RunFailed):
     """A process of the run is gone or hangs. It ends the run only if the process is not replaced."""
 
-    fault: ClassVar[Fault] = Fault.ACTOR
+    error_class: ClassVar[ErrorClass] = ErrorClass.ACTOR
 
     def __init__(self, process: str, reason: str) -> None:
         super().__init__(process, reason)  # both arguments, so that the error can be pickled
@@ -45,7 +46,7 @@ class ActorFailed(RunFailed):
 class InfrastructureFailed(RunFailed):
     """Something that all processes depend on failed, such as a full disk; the run ends only if it stays so."""
 
-    fault: ClassVar[Fault] = Fault.INFRASTRUCTURE
+    error_class: ClassVar[ErrorClass] = ErrorClass.INFRASTRUCTURE
 
 
 # A disk, a quota or a limit of file sizes is reached, a device fails, a network file system lost its server, file
@@ -78,29 +79,29 @@ _PASSING_ERRORS = (of_ray.ObjectStoreFullError, of_ray.OutOfDiskError)
 _OF_THE_PROGRAM = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def classify(error: BaseException) -> Fault:
+def classify(error: BaseException) -> ErrorClass:
     """The class of an error."""
-    fault = getattr(error, "fault", None)
-    if isinstance(fault, Fault):
-        return fault
+    named = getattr(error, "error_class", None)
+    if isinstance(named, ErrorClass):
+        return named
     if isinstance(error, RunFailed):
-        return Fault.FATAL
+        return ErrorClass.FATAL
     if isinstance(error, of_ray.RayTaskError):
         cause = error.cause
         return classify(cause) if isinstance(cause, BaseException) else _by_text(str(error))
     if isinstance(error, of_ray.RayActorError) and error.actor_init_failed:
         return _by_text(str(error))  # the constructor raised, and Ray keeps only the text
     if isinstance(error, _PASSING_ERRORS) or (isinstance(error, OSError) and error.errno in _PASSING_ERRNO):
-        return Fault.INFRASTRUCTURE
+        return ErrorClass.INFRASTRUCTURE
     if isinstance(error, _ACTOR_ERRORS) or _COLLECTIVE_ERRORS & {base.__name__ for base in type(error).__mro__}:
-        return Fault.ACTOR
-    return Fault.FATAL if isinstance(error, _OF_THE_PROGRAM) else _by_text(str(error))
+        return ErrorClass.ACTOR
+    return ErrorClass.FATAL if isinstance(error, _OF_THE_PROGRAM) else _by_text(str(error))
 
 
-def _by_text(text: str) -> Fault:
+def _by_text(text: str) -> ErrorClass:
     if _PASSING.search(text):
-        return Fault.INFRASTRUCTURE
-    return Fault.ACTOR if _LOST_PEER.search(text) else Fault.FATAL
+        return ErrorClass.INFRASTRUCTURE
+    return ErrorClass.ACTOR if _LOST_PEER.search(text) else ErrorClass.FATAL
 
 
 def reason(error: BaseException) -> str:
@@ -123,6 +124,6 @@ def failure(error: BaseException, process: str) -> RunFailed:
     if isinstance(error, RunFailed) and not isinstance(error, of_ray.RayTaskError):
         return error
     fault = classify(error)
-    if fault is Fault.ACTOR:
+    if fault is ErrorClass.ACTOR:
         return ActorFailed(process, reason(error))
-    return (InfrastructureFailed if fault is Fault.INFRASTRUCTURE else RunFailed)(f"{process}: {reason(error)}")
+    return (InfrastructureFailed if fault is ErrorClass.INFRASTRUCTURE else RunFailed)(f"{process}: {reason(error)}")

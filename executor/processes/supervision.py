@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ...plans.yaml.errors import InputError, RunFailed
-from .faults import Fault, classify, reason
+from .faults import ErrorClass, classify, reason
 
 FIRST_START_S = 1800.0  # what the first start may take: weights of hundreds of GB over a network, kernels to compile
 QUICK_START_S = 120.0  # and what any other may always take, for machines are busy
@@ -152,7 +152,7 @@ class Supervisor:
                 attempt += 1
                 if isinstance(error, InputError):
                     raise
-                if classify(error) not in (Fault.ACTOR, Fault.INFRASTRUCTURE) or attempt == STARTS_IN_A_ROW:
+                if classify(error) not in (ErrorClass.ACTOR, ErrorClass.INFRASTRUCTURE) or attempt == STARTS_IN_A_ROW:
                     raise RunFailed(f"{actor.name} did not start: {reason(error)}") from error
                 self._spend(actor.name, reason(error))
             await self._pause(PAUSE_S * attempt)
@@ -202,7 +202,7 @@ async def again_while_it_passes(
         try:
             return await call()
         except RunFailed as error:
-            if classify(error) is not Fault.INFRASTRUCTURE or attempt == TRIES:
+            if classify(error) is not ErrorClass.INFRASTRUCTURE or attempt == TRIES:
                 raise
         await pause(2.0 ** (attempt - 1))
     raise AssertionError("unreachable")

@@ -18,74 +18,35 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
 
 from ...plans.schema.levers import RoundTail
 from ...rounds.hand_over import HandOver
 from ...rounds.step_order import to_decoding, to_tail
-from ..engines.engine_handle import EngineBack, EngineHandle, EngineNews
+from ..engines.engine_handle import EngineBack, EngineHandle
 from ..engines.fleet import Fleet
 from ..memory.device_turns import DeviceTurns, TurnsOf
-from ..processes.faults import ActorFailed, Fault, classify, failure
+from ..processes.faults import ActorFailed, ErrorClass, classify, failure
 from ..trainer.trainer_group import TrainerDied
-from .round_samples import RolloutSample
+from .round_lever import Decision, OpenRound, Releases, RoundLever
+from .round_samples import RolloutResult
 from .sample_ledger import SampleLedger
 
 
-class Held(NamedTuple):
-    """What the engines of a round hold: tokens at most by request, and the KV tokens that the smallest one has of those
-    that would decode on."""
-
-    tokens: dict[str, int]
-    capacity_tokens: int
+async def tokens_held(engines: Sequence[EngineHandle]) -> dict[str, int]:
+    """Tokens at most that each request on engines holds; none of one that is away: its samples are drawn again."""
+    answers = await asyncio.gather(*(_held(engine) for engine in engines))
+    return {name: tokens for held in answers for name, tokens in held.items()}
 
 
-class RoundChange(Protocol):
-    """What a round asks of that which changes its engines while it goes on; see EngineChange."""
-
-    @property
-    def out(self) -> frozenset[int]:
-        """Engines that nobody waits for."""
-
-    @property
-    def closed(self) -> frozenset[int]:
-        """Engines that get no samples now."""
-
-    @property
-    def under_way(self) -> bool:
-        """Whether samples without an engine wait for new ones."""
-
-    def resumed(self, number: int) -> list[tuple[int, list[str]]]:
-        """An engine is up and has the weights; returns requests that others are to release for it, by engine."""
-
-    def scored(self, count: int) -> bool:
-        """So many more samples went to be scored; whether to `ask` the engines now."""
-
-    async def ask(self) -> Held:
-        """What the engines hold."""
-
-    def decide(self, held: Held) -> list[tuple[int, list[str]]]:
-        """Decide by what is held; returns the requests to release, by engine."""
-
-    def look(self) -> None:
-        """Something may have ended."""
-
-
-async def held_tokens(engine: EngineHandle) -> dict[str, int]:
-    """Tokens at most that each request on an engine holds; none if it is away: its samples are drawn again."""
+async def _held(engine: EngineHandle) -> dict[str, int]:
     if not engine.alive:
         return {}
     try:
         return await engine.held_tokens()
     except ActorFailed:
         return {}
-
-
-def running_tokens(held: Held, ledger: SampleLedger) -> list[int]:
-    """Tokens of each request that is held and has not ended meanwhile."""
-    return [tokens for name, tokens in held.tokens.items() if ledger.key_of(name) is not None]
 
 
 class EngineChange:
@@ -149,7 +110,7 @@ class EngineChange:
         """The new engines that live can take samples, once they have the weights."""
         self._open = True
 
-    def resumed(self, number: int) -> list[tuple[int, list[str]]]:
+    def resumed(self, number: int) -> Releases:
         """An engine is up and has the weights: the samples that waited for a new one have been sent to it."""
         if self._machine.freed and self._new and self.resumed_s is None:
             self.resumed_s = self._ledger.now_s()
@@ -163,20 +124,19 @@ class EngineChange:
         self._asking = True
         return True
 
-    async def ask(self) -> Held:
-        """What the engines hold."""
-        decoding = [engine for number, engine in enumerate(self._engines) if number not in self.closed]
-        answers = await asyncio.gather(*(held_tokens(engine) for engine in decoding))
+    async def ask(self) -> Decision:
+        """Ask the engines what they hold."""
+        tokens = await tokens_held([e for number, e in enumerate(self._engines) if number not in self.closed])
         up = [engine for engine in self._those_that_stay() if engine.alive]
         capacity = min((engine.facts.kv_capacity_tokens for engine in up), default=0)
-        return Held({name: tokens for held in answers for name, tokens in held.items()}, capacity)
+        return Decision(partial(self._decide, tokens, capacity))
 
-    def decide(self, held: Held) -> list[tuple[int, list[str]]]:
-        """Whether engines leave, by what is held; returns the requests to release, by engine."""
+    def _decide(self, held: dict[str, int], capacity: int) -> Releases:
+        """Whether engines leave, by the tokens that requests hold and those that the smallest engine has room for."""
         self._asking = False
-        running = running_tokens(held, self._ledger)
+        running = self._ledger.running_tokens(held)
         enough = all(engine.alive for engine in self._those_that_stay()) and self._allowed()
-        if not self._machine.decide(sum(running), len(running), held.capacity_tokens if enough else -1):
+        if not self._machine.decide(sum(running), len(running), capacity if enough else -1):
             return []
         self.decided_s = self._ledger.now_s()
         return [(number, self._ledger.requests_on(number)) for number in sorted(self._leaving)]
@@ -240,7 +200,7 @@ class TakeOver:
         await self._turns.in_round(self._run, self._to_decoding)
 
 
-class TailEngines:
+class TailEngines(RoundLever):
     """The tail of one round of a run.
 
     Args:
@@ -260,48 +220,40 @@ class TailEngines:
         self._change: EngineChange | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def begin(
-        self,
-        engines: Sequence[EngineHandle],
-        ledger: SampleLedger,
-        version: str,
-        tell: Callable[[EngineNews], None],
-    ) -> EngineChange:
-        """The round begins by weights `version` on `engines`, of which the tail's are the last; returns what changes
-        them. `tell` hears of engines that take over, and the error if they cannot."""
-        first = len(engines) - len(self.engines)
+    def begin(self, opened: OpenRound) -> None:
+        """The round's engines of now, all but the tail's, are those that leave."""
+        first = len(opened.engines) - len(self.engines)
 
         def cleared() -> None:
-            self._task = asyncio.create_task(self._take_over(version, tell), name=f"tail of {version}")
+            self._task = asyncio.create_task(self._take_over(opened), name=f"tail of {opened.version}")
 
-        self._change = EngineChange(
-            self._decision, engines, ledger, range(first), range(first, len(engines)), self._taking.could, cleared,
-            new=True,
+        opened.change = self._change = EngineChange(
+            self._decision, opened.engines, opened.ledger, range(first), range(first, len(opened.engines)),
+            self._taking.could, cleared, new=True,
         )  # fmt: skip
-        return self._change
 
-    async def _take_over(self, version: str, tell: Callable[[EngineNews], None]) -> None:
+    async def _take_over(self, opened: OpenRound) -> None:
         assert self._change is not None
         try:
-            if not await self._taking.carry_out(version):
+            if not await self._taking.carry_out(opened.version):
                 return
         except Exception as error:  # noqa: BLE001 - a trainer that died ends the round by itself
-            if classify(error) is not Fault.ACTOR:
-                tell(failure(error, "the tail's engines"))
+            if classify(error) is not ErrorClass.ACTOR:
+                opened.tell(failure(error, "the tail's engines"))
             return
         self._change.open()
         for engine in self.engines:
             if engine.alive:
-                tell(EngineBack(engine))
+                opened.tell(EngineBack(engine))
 
-    async def close(self, patience_s: float | None = None) -> None:
+    async def close(self, patience_s: float | None) -> None:
         """The round is over; a step of the change that goes on is waited for, `patience_s` at most."""
         self._taking.over = True
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=patience_s)
 
-    def tell(self, run: TurnsOf, samples: Iterable[RolloutSample]) -> None:
-        """Write into the run's trace what happened; seconds from the round's start."""
+    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+        """What happened; seconds from the round's start."""
         at_s = None if self._change is None else self._change.decided_s
         resumed_s = None if self._change is None else self._change.resumed_s
         run.event(
@@ -311,7 +263,7 @@ class TailEngines:
             tp=self.engines[0].config.tp,
             at_s=None if at_s is None else round(at_s, 6),
             seconds=None if at_s is None or resumed_s is None else round(resumed_s - at_s, 6),
-            moved=sum(sample.moves > 0 for sample in samples),
+            moved=result.moved,
         )
 
 

@@ -13,9 +13,9 @@ messages. Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.machines.events import (
@@ -31,52 +31,32 @@ from ...rounds.machines.events import (
     Score,
     Scored,
 )
-from ...rounds.machines.round import Round
 from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineHandle, EngineNews
 from ..engines.messages import EngineEvent, Request
 from ..processes.actors import UnawaitedCalls
 from ..processes.faults import failure
 from ..processes.supervision import LOOK_S
-from .engine_change import Held, RoundChange
-from .round_drafts import DraftedRound, SamplesAhead
+from .round_lever import Decision, OpenRound, Releases
 from .round_samples import RolloutResult
 from .round_scoring import SampleRewards
-from .sample_ledger import SampleLedger
-from .unit_change import UnitChange, UnitsChanged
 
 GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
 """Gives weights of that version to an engine. Raises ActorFailed if the engine is gone, or RunFailed."""
 
 
-class Weights(NamedTuple):
-    """The weights that decode a round: their version, and what gives them to an engine that comes back in the round."""
-
-    version: str
-    give: GiveWeights
-
-
-Message = EngineNews | Scored | Failed | Held | UnitsChanged
+Message = EngineNews | Scored | Failed | Decision
 Inbox = asyncio.Queue[Message]
 
 
 class EngineSends:
-    """Calls to the engines of one round, which are numbered in their order.
+    """Calls to the engines of one round.
 
-    `max_num_seqs`: samples that an engine decodes at a time; None: as many as it was built for. `drafts`: what engines
-    are told of prompts before these decode; None: they never draft. `failed` hears the error of a call, unless its
-    engine died: the fleet tells it, and the samples are issued again.
+    `max_num_seqs`: samples that an engine decodes at a time; None: as many as it was built for. `failed` hears the
+    error of a call, unless its engine died: the fleet tells it, and the samples are issued again.
     """
 
-    def __init__(
-        self,
-        engines: Sequence[EngineHandle],
-        weights: Weights,
-        max_num_seqs: int | None,
-        drafts: DraftedRound | None,
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._engines, self._version, self._max_num_seqs = engines, weights.version, max_num_seqs
-        self._drafts, self._failed = drafts, failed
+    def __init__(self, opened: OpenRound, max_num_seqs: int | None, failed: Callable[[Exception], None]) -> None:
+        self._round, self._engines, self._max_num_seqs, self._failed = opened, opened.engines, max_num_seqs, failed
         self._calls = UnawaitedCalls()
 
     def submit(self, placed: Iterable[tuple[int, Request]]) -> None:
@@ -85,9 +65,9 @@ class EngineSends:
         for number, request in placed:
             batches.setdefault(number, []).append(request)
         for number, requests in batches.items():
-            if self._drafts is not None:
-                self._drafts.prepare(self._engines[number], requests, self._calls, self._failed)
-            self._begin(self._engines[number].submit(requests, self._version, self._max_num_seqs))
+            if self._round.prepare is not None:
+                self._round.prepare(self._engines[number], requests, self._calls, self._failed)
+            self._begin(self._engines[number].submit(requests, self._round.version, self._max_num_seqs))
 
     def abort(self, batches: Mapping[int, list[str]]) -> None:
         """Stop requests, by engine."""
@@ -109,42 +89,27 @@ class EngineSends:
 class LiveRound:
     """One round on its engines: `drive` it to its end, then `stop` it; all messages for it go to `inbox`.
 
-    `engines`: those of its tail are the last. `max_num_seqs`: samples that an engine decodes at a time (None: as many
-    as it was built for); `stall_s`: seconds without any message after which the round fails if nobody owes it one;
-    `drafts`: of the round (None: its engines never draft).
-
-    Attributes, of which each is set before `drive` or stays None:
-        on_ready: is told each draw that is certain to be trained.
-        change: decides when engines leave in mid-round.
-        ahead: samples of rounds to come, for engines with places to spare.
+    `opened`: the round, into which its levers have hooked. `max_num_seqs`: samples that an engine decodes at a time
+    (None: as many as it was built for); `stall_s`: seconds without any message after which the round fails if nobody
+    owes it one.
     """
 
     def __init__(
         self,
-        machine: Round,
-        engines: list[EngineHandle],
-        weights: Weights,
-        ledger: SampleLedger,
+        opened: OpenRound,
+        give_weights: GiveWeights,
         rewards: SampleRewards,
         inbox: Inbox,
         *,
         max_num_seqs: int | None,
         stall_s: float,
-        drafts: DraftedRound | None = None,
     ) -> None:
-        self._machine, self._engines = machine, engines
-        self._weights = weights
-        self._ledger = ledger
-        self._rewards = rewards
-        self._inbox = inbox
-        self._stall_s = stall_s
-        self.ahead: SamplesAhead | None = None
-        self._sends = EngineSends(engines, weights, max_num_seqs, drafts, partial(self._fail, "rollout"))
+        self._round, self._machine, self._engines, self._ledger = opened, opened.machine, opened.engines, opened.ledger
+        self._give_weights, self._rewards, self._inbox, self._stall_s = give_weights, rewards, inbox, stall_s
+        self._sends = EngineSends(opened, max_num_seqs, partial(self._fail, "rollout"))
         self._joins = UnawaitedCalls()
         self._joined: dict[str, int] = {}  # the life in which an engine was given weights in the round
         self._restarts: list[str] = []
-        self.change: RoundChange | None = None
-        self.on_ready: Callable[[int], None] | None = None
         self._ready = 0  # of the machine's ready draws, how many were told
         self._looked_s = 0.0
 
@@ -153,7 +118,7 @@ class LiveRound:
     async def drive(self) -> RolloutResult:
         """Carry messages until the machine says that the round is done. Raises RunFailed."""
         for engine in self._engines:
-            if engine.alive and engine.version != self._weights.version:  # it came back after the weights were sent
+            if engine.alive and engine.version != self._round.version:  # it came back after the weights were sent
                 self._inbox.put_nowait(EngineBack(engine))
         self._apply(self._machine.start())
         self._start()
@@ -168,10 +133,12 @@ class LiveRound:
             self._apply(actions)
             self._start()
             self._look()
-            if self.change is not None:
-                self.change.look()
-            if self.ahead is not None and not self._machine.done:
-                self._sends.submit(self.ahead.fill(self._ledger.running(self._alive()), self._ledger.progress.finished))
+            if self._round.change is not None:
+                self._round.change.look()
+            if self._round.ahead is not None and not self._machine.done:
+                self._sends.submit(
+                    self._round.ahead.fill(self._ledger.running(self._alive()), self._ledger.progress.finished)
+                )
         ended_s = self._ledger.now_s()
         rollout_s = self._ledger.last_decode_s or ended_s
         return RolloutResult(rollout_s, max(ended_s - rollout_s, 0.0), self._ledger.samples, self._restarts)
@@ -200,7 +167,11 @@ class LiveRound:
     def _awaited(self) -> bool:
         """Whether any engine, load or reward still owes a message; each of them has its own deadline."""
         decoding = any(engine.alive and self._ledger.has_running(i) for i, engine in enumerate(self._engines))
-        out, under_way = (frozenset(), False) if self.change is None else (self.change.out, self.change.under_way)
+        out, under_way = (
+            (frozenset(), False)
+            if self._round.change is None
+            else (self._round.change.out, self._round.change.under_way)
+        )
         replaced = not all(engine.alive for index, engine in enumerate(self._engines) if index not in out)
         return decoding or self._rewards.pending or bool(self._joins) or replaced or under_way
 
@@ -216,8 +187,8 @@ class LiveRound:
                 return []
             case Scored() | Failed():
                 return [message]
-            case Held() | UnitsChanged():
-                self._release(self._given_back(message))
+            case Decision():
+                self._release(message.releases())
                 return []
             case _:
                 raise message
@@ -225,43 +196,36 @@ class LiveRound:
     def _heard(self, news: EngineEvent) -> Event | None:
         key = self._ledger.key_of(news.request_id)
         if key is None:
-            if self.ahead is not None and news.name == "finished":
-                self.ahead.heard(news.request_id)
+            if self._round.ahead is not None and news.name == "finished":
+                self._round.ahead.heard(news.request_id)
             return None
         if news.name == "cutoff":
             return ReachedCutoff(key)
         if news.name == "released":
             return self._move(news, key)
-        self._ledger.finish(news, self._weights.version)
+        self._ledger.finish(news, self._round.version)
         return Finished(key, len(self._ledger.samples[key].tokens), news.truncated)
 
     def _move(self, news: EngineEvent, key: SampleKey) -> Event | None:
         """A sample that an engine gave back goes on elsewhere, or waits for new engines; with neither, it is lost."""
-        if not self._alive() and (self.change is None or not self.change.under_way):
+        if not self._alive() and (self._round.change is None or not self._round.change.under_way):
             self._ledger.drop(key)
             return Lost(key)
-        self._ledger.release(news, self._weights.version)
+        self._ledger.release(news, self._round.version)
         return None
 
     def _alive(self) -> set[int]:
         """The engines that can take samples, by number."""
-        version, closed = self._weights.version, self._closed
+        version, closed = self._round.version, self._closed
         return {i for i, e in enumerate(self._engines) if e.alive and e.version == version and i not in closed}
 
     @property
     def _closed(self) -> frozenset[int]:
-        return frozenset() if self.change is None else self.change.closed
+        return frozenset() if self._round.change is None else self._round.change.closed
 
-    def _given_back(self, news: Held | UnitsChanged) -> list[tuple[int, list[str]]]:
-        """Requests that engines are to give back: the round decides that, or their units are others' now."""
-        if isinstance(news, UnitsChanged):
-            assert isinstance(self.change, UnitChange)
-            return self.change.changed(news.units)
-        assert self.change is not None
-        return self.change.decide(news)
-
-    def _release(self, given_back: list[tuple[int, list[str]]]) -> None:
-        for number, requests in given_back:
+    def _release(self, releases: Releases) -> None:
+        """Have engines give requests back."""
+        for number, requests in releases:
             if requests:
                 self._sends.release(number, requests)
 
@@ -271,8 +235,8 @@ class LiveRound:
             self._restarts.append(f"{death.engine.name}: {death.reason} (it had no part in this round)")
             return []
         lost = self._ledger.lose(self._engines.index(death.engine))
-        if self.ahead is not None:
-            self.ahead.lose(self._engines.index(death.engine))
+        if self._round.ahead is not None:
+            self._round.ahead.lose(self._engines.index(death.engine))
         self._restarts.append(f"{death.engine.name}: {death.reason} ({len(lost)} samples lost)")
         return [Lost(key) for key in lost]
 
@@ -281,20 +245,20 @@ class LiveRound:
         number = self._engines.index(back.engine) if back.engine in self._engines else None
         if number is None or number in self._closed or not back.engine.alive:
             return
-        if back.engine.version == self._weights.version:
-            if self.change is not None:
-                self._release(self.change.resumed(number))
+        if back.engine.version == self._round.version:
+            if self._round.change is not None:
+                self._release(self._round.change.resumed(number))
         elif self._joined.get(back.engine.name) != back.engine.lives:
             self._joined[back.engine.name] = back.engine.lives
             self._joins.begin(self._join(back.engine), partial(self._fail, back.engine.name))
 
     async def _join(self, engine: EngineHandle) -> None:
         """Not ended with the round: a load that has begun is carried out, and the next one waits for its turn."""
-        await self._weights.give(engine, self._weights.version)
+        await self._give_weights(engine, self._round.version)
         self._inbox.put_nowait(EngineBack(engine))
 
-    async def _ask(self, held: Awaitable[Held]) -> None:
-        self._inbox.put_nowait(await held)
+    async def _ask(self, decision: Awaitable[Decision]) -> None:
+        self._inbox.put_nowait(await decision)
 
     def _fail(self, process: str, error: Exception) -> None:
         """End the round with the error of a call; of a process that died the fleet tells."""
@@ -313,13 +277,13 @@ class LiveRound:
             if isinstance(action, Score) and action.key not in dropped:
                 self._rewards.score(self._ledger.request_id(action.key), self._ledger.samples[action.key])
         self._sends.abort(aborts)
-        if self.on_ready is not None:
+        if self._round.on_ready is not None:
             for draw in self._machine.ready[self._ready :]:
-                self.on_ready(draw)
+                self._round.on_ready(draw)
             self._ready = len(self._machine.ready)
         finished = sum(isinstance(action, Score) for action in actions)
-        if self.change is not None and self.change.scored(finished):
-            self._joins.begin(self._ask(self.change.ask()), partial(self._fail, "rollout"))
+        if self._round.change is not None and self._round.change.scored(finished):
+            self._joins.begin(self._ask(self._round.change.ask()), partial(self._fail, "rollout"))
 
     def _abort(self, keys: list[SampleKey]) -> dict[int, list[str]]:
         """Give up samples and their rewards; the requests that are to be stopped, by engine."""
@@ -346,7 +310,7 @@ class LiveRound:
         With `patience_s`, engines are waited for so many seconds at most. What was sent to them keeps its turn.
         """
         self._sends.abort(self._abort(self._ledger.decoding()))
-        if self.ahead is not None:
-            self._sends.abort(self.ahead.stop())
+        if self._round.ahead is not None:
+            self._sends.abort(self._round.ahead.stop())
         # All that will be sent is sent by now: only the decisions of `drive` send.
         await self._sends.settle(patience_s)

@@ -52,7 +52,7 @@ OUTCOMES: tuple[Outcome, ...] = (
 """Of several parts with different outcomes, the first in this order is the sample's."""
 
 
-class Scorer(Protocol):
+class PartScorer(Protocol):
     """What scores one part: a pool of reward workers, or a judge."""
 
     async def start(self) -> None:
@@ -76,7 +76,7 @@ class RewardPart:
 
     name: str
     weight: float = 1.0
-    scorer: Scorer | None = None
+    scorer: PartScorer | None = None
     of_length: Callable[[int], float] | None = None
 
 
@@ -95,7 +95,7 @@ class RewardSum:
         self._open: dict[str, _Summing] = {}
 
     @classmethod
-    def alone(cls, scorer: Scorer) -> RewardSum:
+    def alone(cls, scorer: PartScorer) -> RewardSum:
         """A reward of one part."""
         return cls([RewardPart("reward", scorer=scorer)])
 
@@ -107,7 +107,7 @@ class RewardSum:
         sizes: Mapping[str, PoolSize],
         supervisor: Supervisor | None = None,
         seats: SeatKeeper | None = None,
-        judge: Scorer | None = None,
+        judge: PartScorer | None = None,
     ) -> RewardSum:
         """The parts of a job's reward; `sizes`: of the pools, by name of the part, in the order in which their workers
         are seated. `judge` scores the part of kind judge; without it that part is left out (as `profile` does)."""
@@ -123,12 +123,12 @@ class RewardSum:
         parts = [part for part in job.reward.parts if part.kind != "judge" or judge is not None]
         return cls([_part(part, job, scorers.get(part.label, judge)) for part in parts])
 
-    def scorer(self, name: str) -> Scorer:
+    def scorer(self, name: str) -> PartScorer:
         """What scores the part of this name."""
         return next(part.scorer for part in self._parts if part.name == name and part.scorer is not None)
 
     @property
-    def scorers(self) -> list[Scorer]:
+    def scorers(self) -> list[PartScorer]:
         """What scores the parts that are not of length alone."""
         return [part.scorer for part in self._parts if part.scorer is not None]
 
@@ -248,7 +248,7 @@ class _Summing:
         )
 
 
-def _part(part: RewardSpec, job: Job, scorer: Scorer | None) -> RewardPart:
+def _part(part: RewardSpec, job: Job, scorer: PartScorer | None) -> RewardPart:
     if part.kind in LENGTH_KINDS:
         cap = job.rollout.max_response_tokens
         return RewardPart(part.label, part.weight, of_length=lambda tokens: length_value(part, tokens, cap))

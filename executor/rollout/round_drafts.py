@@ -1,9 +1,5 @@
 """Drafts of a run's rounds: what engines are given before they decode a prompt, what is remembered of each round and in
-checkpoints, and samples that are decoded ahead.
-
-Samples ahead decode in a round's tail, as drafts for rounds to come (rounds/drafts/run_ahead.py). They are no samples
-of the round: its machine and its ledger know nothing of them, nothing of them is scored or trained, and the round's end
-stops those that still decode.
+checkpoints.
 """
 
 from __future__ import annotations
@@ -22,67 +18,14 @@ from ..drafts.history_store import HISTORY, HistoryStore, read_history
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
 from ..engines.messages import Request
+from ..memory.device_turns import TurnsOf
 from ..processes.actors import UnawaitedCalls
 from ..processes.faults import ActorFailed
-from .prompts import PromptText
-from .round_samples import RolloutSample
+from .round_lever import OpenRound, RoundLever, SamplesAhead
+from .round_samples import RolloutResult
 
 
-class SamplesAhead:
-    """The samples ahead of one round.
-
-    Args:
-        rule: decides.
-        prompts: by id.
-        tag: makes request ids unique over the engines' lives.
-        most_tokens: of a response.
-    """
-
-    def __init__(
-        self, rule: RunAhead, prompts: Mapping[str, PromptText], tag: str, most_tokens: int, temperature: float
-    ) -> None:
-        self._rule, self._prompts, self._tag = rule, prompts, tag
-        self._most_tokens, self._temperature = most_tokens, temperature
-        self._decoding: dict[str, int] = {}
-        self.prompt_of: dict[str, str] = {}
-        """By id of a request: its prompt."""
-
-    def fill(self, running: Mapping[int, int], finished: int) -> list[tuple[int, Request]]:
-        """By engine, samples of the round that decode on it, and whether any has `finished`; returns what is to begin,
-        each with its engine."""
-        if finished:
-            self._rule.sample_finished()
-        begun = []
-        for engine, prompt in self._rule.fill(running):
-            name = f"{self._tag}/ahead.{len(self.prompt_of)}"
-            self.prompt_of[name], self._decoding[name] = prompt, engine
-            tokens = self._prompts[prompt].tokens
-            begun.append(
-                (engine, Request(name, tokens, self._most_tokens, temperature=self._temperature, prompt_id=prompt))
-            )
-        return begun
-
-    def heard(self, request_id: str) -> None:
-        """A request has ended; ids that are none of these are ignored."""
-        engine = self._decoding.pop(request_id, None)
-        if engine is not None:
-            self._rule.ended(engine)
-
-    def lose(self, engine: int) -> None:
-        """An engine is gone, and what it decoded ahead with it."""
-        for name in [name for name, place in self._decoding.items() if place == engine]:
-            self.heard(name)
-
-    def stop(self) -> dict[int, list[str]]:
-        """The requests to abort at the round's end, by engine."""
-        aborts: dict[int, list[str]] = {}
-        for name, engine in self._decoding.items():
-            aborts.setdefault(engine, []).append(name)
-        self._decoding.clear()
-        return aborts
-
-
-class DraftedRound:
+class DraftedRound(RoundLever):
     """The drafts of one round.
 
     Args:
@@ -91,6 +34,7 @@ class DraftedRound:
         epoch_of: the epoch that issued a prompt of the round.
         number: of the round.
         upcoming: prompts of rounds to come, the next first, each with its epoch.
+        kind: of the round.
     """
 
     def __init__(
@@ -100,9 +44,11 @@ class DraftedRound:
         epoch_of: Callable[[str], int],
         number: int,
         upcoming: Sequence[tuple[str, int]] = (),
+        kind: str = "short",
     ) -> None:
         self._drafts, self._store, self._issued_in, self._number = drafts, store, epoch_of, number
-        self._upcoming = dict(upcoming)
+        self._upcoming, self._kind = dict(upcoming), kind
+        self._report: DraftReport | None = None
         self._ahead: SamplesAhead | None = None
         self._lives: dict[str, int] = {}
         self._given: dict[str, set[str]] = {}
@@ -123,16 +69,14 @@ class DraftedRound:
         if histories:
             calls.begin(engine.remember(histories), failed)
 
-    def samples_ahead(
-        self, prompts: Mapping[str, PromptText], tag: str, most_tokens: int, temperature: float
-    ) -> SamplesAhead | None:
-        """What is to be decoded ahead in the round, as SamplesAhead takes it; None: nothing."""
-        if self._drafts is None or not self._drafts.run_ahead:
-            return None
-        known = self._store or HistoryStore()
-        new = [prompt for prompt, epoch in self._upcoming.items() if known.of(prompt, epoch) is None]
-        self._ahead = SamplesAhead(RunAhead(new, self._drafts.run_ahead), prompts, tag, most_tokens, temperature)
-        return self._ahead
+    def begin(self, opened: OpenRound) -> None:
+        """Engines are prepared; samples are decoded ahead unless engines stop in mid-round: nobody would move them."""
+        opened.prepare = self.prepare
+        if opened.change is None and self._drafts is not None and self._drafts.run_ahead:
+            known = self._store or HistoryStore()
+            new = [prompt for prompt, epoch in self._upcoming.items() if known.of(prompt, epoch) is None]
+            rule = RunAhead(new, self._drafts.run_ahead)
+            opened.ahead = self._ahead = SamplesAhead(rule, opened.ledger, opened.machine.max_tokens)
 
     def _epoch_of(self, prompt: str) -> int:
         """The epoch of a prompt of the round, or of one that is decoded ahead."""
@@ -149,16 +93,12 @@ class DraftedRound:
     def _history(self, prompt: str) -> PromptHistory | None:
         return None if self._store is None else self._store.of(prompt, self._epoch_of(prompt))
 
-    async def end(
-        self, engines: Sequence[EngineHandle], samples: Iterable[tuple[str, RolloutSample]]
-    ) -> DraftReport | None:
-        """Remember what the round wrote; returns what drafts gave, None of a round without.
-
-        `samples`: by id of their latest request. An engine that is gone tells nothing.
-        """
+    async def end(self, opened: OpenRound) -> None:
+        """Remember what the round wrote, and what drafts gave; an engine that is gone tells nothing."""
         if self._store is None:
-            return None
-        samples = list(samples)
+            return
+        ledger, engines = opened.ledger, opened.engines
+        samples = [(ledger.request_id(key), sample) for key, sample in ledger.samples.items()]
         ahead = {} if self._ahead is None else self._ahead.prompt_of
         unfinished = [*(name for name, sample in samples if sample.finished_s is None), *ahead]
         asked = [engine for engine in engines if engine.alive and self._lives.get(engine.name) == engine.lives]
@@ -175,7 +115,12 @@ class DraftedRound:
             tokens = texts.get(name, ())
             self.ahead_tokens += len(tokens)
             self._store.record(prompt, self._upcoming[prompt], self._number, [(tokens, None)], ahead=True)
-        return report if self._drafts is not None else None
+        self._report = report if self._drafts is not None else None
+
+    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+        """What drafts gave, in a round with drafts."""
+        if self._report is not None:
+            run.event("drafts", step=run.step_number + 1, kind=self._kind, **self.fields(self._report))
 
     def fields(self, report: DraftReport) -> Mapping[str, Any]:
         """Fields of the trace's event `drafts`."""
@@ -226,14 +171,14 @@ class RunDrafts:
         self.store = HistoryStore() if any(planned) else None
         self._fleet, self._schedule = fleet, schedule
 
-    def next_round(self, planned: RoundDrafts | None) -> DraftedRound | None:
+    def next_round(self, planned: RoundDrafts | None, kind: str) -> DraftedRound | None:
         """The drafts of the next round; None: its engines draft in no run."""
         if not self._fleet.draft_tokens:
             return None
         schedule = self._schedule
         return DraftedRound(
-            planned, self.store, schedule.epoch_of, schedule.round_number, schedule.upcoming(UPCOMING)
-        )  # fmt: skip
+            planned, self.store, schedule.epoch_of, schedule.round_number, schedule.upcoming(UPCOMING), kind
+        )
 
     def files(self) -> dict[str, bytes]:
         """By name, files for a checkpoint."""

@@ -7,30 +7,45 @@ has sent its aborts, and waits `LEAVE_S` at most for an engine that hangs: what 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ...plans.schema.levers import EngineLayout
 from ...rounds.balance import PrefixSharing
-from ...rounds.balancing.longest_first import Balance, LongestFirst
 from ...rounds.balancing.placement import ByLoad
 from ...rounds.machines.round import Round
 from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
-from ..processes.faults import failure
-from ..trainer.trainer_group import TrainerDied
-from .engine_change import TailEngines
-from .live_round import GiveWeights, Inbox, LiveRound, Weights
+from .live_round import GiveWeights, Inbox, LiveRound
 from .prompts import PromptText
-from .reward_sum import RewardSum, Scorer
-from .round_drafts import DraftedRound
+from .reward_sum import PartScorer, RewardSum
+from .round_lever import OpenRound, RoundLever
 from .round_samples import Progress, RolloutResult
 from .round_scoring import SampleRewards, ScoringHealth
-from .round_streaming import RoundStreaming
 from .sample_ledger import SampleLedger
-from .unit_change import RoundUnits
 
 LEAVE_S = 2.0  # in which engines may answer the aborts of a round that is left
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOptions:
+    """How a round is run.
+
+    Attributes:
+        seeds: of its samples; None: engines draw from generators of their own.
+        deadlines_s: by part of the reward, the seconds that scoring a sample of a prompt may take; None: the reward
+            workers' own.
+        max_num_seqs: samples that an engine decodes at a time; None: as many as it was built for.
+        sharing: keeps a prompt's samples together; None: they are spread.
+    """
+
+    seeds: RoundSeeds | None = None
+    deadlines_s: Callable[[str], Mapping[str, float]] | None = None
+    max_num_seqs: int | None = None
+    sharing: PrefixSharing | None = None
+
+
+PLAIN = RoundOptions()
 
 
 class RoundRunner:
@@ -42,7 +57,7 @@ class RoundRunner:
     def __init__(
         self,
         fleet: Fleet,
-        rewards: RewardSum | Scorer,
+        rewards: RewardSum | PartScorer,
         prompts: Mapping[str, PromptText],
         decode_text: Callable[[list[int]], str],
         *,
@@ -62,93 +77,57 @@ class RoundRunner:
 
     async def run(
         self,
-        round_: Round,
+        machine: Round,
         layout: EngineLayout,
         version: str,
         give_weights: GiveWeights,
         tag: str,
-        seeds: RoundSeeds | None = None,
-        deadlines_s: Callable[[str], Mapping[str, float]] | None = None,
-        max_num_seqs: int | None = None,
-        sharing: PrefixSharing | None = None,
-        streaming: RoundStreaming | None = None,
-        tail: TailEngines | None = None,
-        drafts: DraftedRound | None = None,
-        balance: Balance | None = None,
-        units: RoundUnits | None = None,
+        options: RoundOptions = PLAIN,
+        levers: Sequence[RoundLever] = (),
     ) -> RolloutResult:
-        """Run `round_` to its end on engines that already hold `version`; `tag` makes request ids unique.
+        """Run a round to its end on engines that already hold `version`; `tag` makes request ids unique.
 
-        `give_weights` gives them to an engine that is replaced during the round.
-
-        Without `seeds` the engines draw from generators of their own. `deadlines_s` gives, by part of the reward, the
-        seconds that scoring a sample of a prompt may take; without it, the reward workers' own. `max_num_seqs` is how
-        many samples an engine decodes at a time; without it, as many as it was built for. `sharing` keeps a prompt's
-        samples together; without it they are spread. `streaming` is told what is certain to be trained; it is to be
-        closed after the round. `tail` has other engines take over in mid-round. `drafts` remembers what is written.
-        `balance` has the longest expected samples start first, in place of `sharing`; it needs `max_num_seqs`. `units`
-        says which engines a job of a co-execution group may use, in a round without `tail` and hand-over.
-        Raises RunFailed when an infrastructure fault outlasts its retries or an invariant does not hold.
+        `give_weights` gives them to an engine that is replaced during the round. Levers hook in in their order; the
+        first of them that has a placement decides it. Raises RunFailed when an infrastructure fault outlasts its
+        retries or an invariant does not hold.
         """
-        engines = self._fleet.engines(layout) + ([] if tail is None else tail.engines)
+        engines = [*self._fleet.engines(layout), *(engine for lever in levers for engine in lever.engines)]
         inbox = Inbox()
-        placement: ByLoad | LongestFirst = ByLoad(len(engines), sharing)
-        if balance is not None:
-            assert max_num_seqs is not None, "samples wait for a place among those that an engine decodes at a time"
-            placement = LongestFirst(len(engines), balance, max_num_seqs)
+        own = next((place for lever in levers if (place := lever.placement(len(engines))) is not None), None)
         ledger = SampleLedger(
-            [engine.name for engine in engines], self._prompts, tag, seeds, placement,
-            temperature=self._temperature, ignore_eos=self._ignore_eos,
+            [engine.name for engine in engines], self._prompts, tag, options.seeds,
+            own or ByLoad(len(engines), options.sharing), temperature=self._temperature, ignore_eos=self._ignore_eos,
         )  # fmt: skip
         self.progress = ledger.progress
         self._health.begin_round()
         rewards = SampleRewards(
-            self._rewards, self._prompts, self._decode_text, self._health, deadlines_s, ledger.progress,
+            self._rewards, self._prompts, self._decode_text, self._health, options.deadlines_s, ledger.progress,
             inbox.put_nowait,
         )  # fmt: skip
+        opened = OpenRound(machine, engines, ledger, version, inbox.put_nowait, spreads=own is None)
+        for lever in levers:
+            lever.begin(opened)
         live = LiveRound(
-            round_, engines, Weights(version, give_weights), ledger, rewards, inbox,
-            max_num_seqs=max_num_seqs, stall_s=self._stall_s, drafts=drafts,
+            opened, give_weights, rewards, inbox, max_num_seqs=options.max_num_seqs, stall_s=self._stall_s
         )  # fmt: skip
-        if drafts is not None and tail is None and units is None and (streaming is None or streaming.hand_over is None):
-            # Engines that stop in mid-round are to have no samples that nobody moves.
-            most = round_.max_tokens
-            live.ahead = drafts.samples_ahead(self._prompts, tag, most, self._temperature)
-        if streaming is not None:
-            streaming.stream.failed = partial(_tell_failure, inbox)
-            live.on_ready = streaming.offer_from(round_, ledger.samples)
-            live.change = streaming.begin(engines, ledger)
-        if tail is not None:
-            live.change = tail.begin(engines, ledger, version, inbox.put_nowait)
-        if units is not None:
-            live.change = units.begin(engines, ledger, version, inbox.put_nowait, spreads=balance is None)
         self._fleet.listen(inbox.put_nowait)
         patience_s = None
         try:
             result = await live.drive()
-            if streaming is not None:
-                streaming.stream.round_over()  # now, before the stream takes what became ready with the round's end
-            if drafts is not None:
-                await live.stop()
-                requests = ((ledger.request_id(key), sample) for key, sample in ledger.samples.items())
-                result.drafts = await drafts.end(engines, requests)
+            for lever in levers:
+                lever.over()
+            await live.stop()
+            for lever in levers:
+                await lever.end(opened)
             return result
         except BaseException as end:
             if isinstance(end, asyncio.CancelledError):
                 patience_s = LEAVE_S
-            if streaming is not None:
-                streaming.stream.abandon()
+            for lever in levers:
+                lever.abandon()
             raise
         finally:
             await live.stop(patience_s)
-            if tail is not None:
-                await tail.close(patience_s)
-            if units is not None:
-                await units.close(patience_s)
+            for lever in levers:
+                await lever.close(patience_s)
             self._fleet.listen_no_more()
-
-
-def _tell_failure(inbox: Inbox, error: BaseException) -> None:
-    """End the round with an error of the training beside it; of a trainer that died the run takes care."""
-    if not isinstance(error, TrainerDied):
-        inbox.put_nowait(failure(error, "trainer"))

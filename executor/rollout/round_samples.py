@@ -10,8 +10,7 @@ import numpy as np
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.machines.round import Round
-from ...rounds.timeouts import Execution
-from ..drafts.draft_messages import DraftReport
+from ...rounds.timeouts import RewardExecution
 from ..trainer.samples import TrainSample
 from .reward_sum import PartScore
 
@@ -46,14 +45,17 @@ class RolloutSample:
 @dataclass(slots=True)
 class RolloutResult:
     """A finished round: seconds to the last useful token, then to the last useful reward; every sample; one line for
-    each engine that was replaced; what drafts gave, None of a round without; samples that moved to engines that had
-    few, and the tokens that these had, prompts included."""
+    each engine that was replaced."""
 
     rollout_s: float
     reward_exposed_s: float
     samples: dict[SampleKey, RolloutSample]
     restarts: list[str]
-    drafts: DraftReport | None = None
+
+    @property
+    def moved(self) -> int:
+        """Samples that went on on another engine, tokens kept."""
+        return sum(sample.moves > 0 for sample in self.samples.values())
 
 
 @dataclass(slots=True)
@@ -95,17 +97,17 @@ def train_group(
     ]
 
 
-def reward_executions(round_: Round, samples: Mapping[SampleKey, RolloutSample]) -> dict[str, list[Execution]]:
+def reward_executions(round_: Round, samples: Mapping[SampleKey, RolloutSample]) -> dict[str, list[RewardExecution]]:
     """By part of the reward, its executions in a finished round, for `PoolTimeouts.end_round`.
 
     An answer is correct to a part if the part's own value, before its weight, is above 0.
     """
-    executions: dict[str, list[Execution]] = {}
+    executions: dict[str, list[RewardExecution]] = {}
     for draw in round_.draws:
         if draw.fate in (Fate.TRAINED, Fate.FILTERED):
             for number in round_.trained_samples(draw):
                 for name, part in samples[SampleKey(draw.number, number)].reward_parts.items():
                     timed_out = part.outcome == "policy_timeout"
-                    execution = Execution(draw.prompt, part.seconds, part.value > 0, timed_out)
+                    execution = RewardExecution(draw.prompt, part.seconds, part.value > 0, timed_out)
                     executions.setdefault(name, []).append(execution)
     return executions

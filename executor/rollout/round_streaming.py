@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -20,17 +20,17 @@ from typing import NamedTuple
 from ...rounds.group_queue import GroupQueue
 from ...rounds.hand_over import HandOver, free_replicas
 from ...rounds.machines.events import SampleKey
-from ...rounds.machines.round import Round
 from ...rounds.step_order import to_streaming
 from ..engines.engine_handle import EngineHandle
 from ..memory.device_holds import trainer_name
 from ..memory.device_turns import DeviceTurns, TurnsOf
+from ..processes.faults import failure
 from ..trainer.samples import TrainSample
 from ..trainer.trainer_config import UpdateSettings
-from ..trainer.trainer_group import TrainerGroup
+from ..trainer.trainer_group import TrainerDied, TrainerGroup
 from .engine_change import EngineChange
-from .round_samples import RolloutSample, train_group
-from .sample_ledger import SampleLedger
+from .round_lever import OpenRound, RoundLever
+from .round_samples import RolloutResult, train_group
 
 
 class Portion(NamedTuple):
@@ -134,7 +134,7 @@ class GroupStream:
 
 
 @dataclass(frozen=True)
-class RoundStreaming:
+class RoundStreaming(RoundLever):
     """The streaming of one round.
 
     Attributes:
@@ -149,27 +149,43 @@ class RoundStreaming:
     allowed: Callable[[], bool]
     freed: tuple[str, ...] = ()
 
-    def offer_from(self, machine: Round, samples: Mapping[SampleKey, RolloutSample]) -> Callable[[int], None]:
-        """What is to be called with each draw of the round that is certain to be trained."""
+    def begin(self, opened: OpenRound) -> None:
+        """Draws are offered as they become certain; engines are handed over, or the stream begins at once."""
+        machine, samples, engines = opened.machine, opened.ledger.samples, opened.engines
 
         def offer(number: int) -> None:
             draw = machine.draws[number]
             rewards = {SampleKey(number, sample): draw.rewards[sample] for sample in machine.trained_samples(draw)}
             self.stream.offer(number, train_group(draw.prompt, rewards, samples))
 
-        return offer
+        def failed(error: BaseException) -> None:
+            if not isinstance(error, TrainerDied):  # of a trainer that died the run takes care
+                opened.tell(failure(error, "trainer"))
 
-    def begin(self, engines: Sequence[EngineHandle], ledger: SampleLedger) -> EngineChange | None:
-        """The round begins on `engines`; returns what hands some of them over."""
+        opened.on_ready, self.stream.failed = offer, failed
         if self.hand_over is None:
             self.stream.begin()
-            return None
-        numbers = list(range(len(engines)))
-        staying, leaving = numbers[: self.hand_over.stay], numbers[self.hand_over.stay :]
-        return EngineChange(self.hand_over, engines, ledger, leaving, staying, self.allowed, self.stream.begin)
+            return
+        numbers, stay = range(len(engines)), self.hand_over.stay
+        opened.change = EngineChange(
+            self.hand_over, engines, opened.ledger, numbers[stay:], numbers[:stay], self.allowed, self.stream.begin
+        )
 
-    def tell(self, run: TurnsOf, samples: Iterable[RolloutSample]) -> None:
-        """Write into the run's trace what happened; seconds from the round's start."""
+    def over(self) -> None:
+        """Before the stream takes what became ready with the round's end."""
+        self.stream.round_over()
+
+    def abandon(self) -> None:
+        """What was added up is void."""
+        self.stream.abandon()
+
+    async def trained(self) -> list[int]:
+        """Draws that the trainer took."""
+        await self.stream.close()
+        return self.stream.taken
+
+    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+        """What happened; seconds from the round's start."""
         portions, begun_s = self.stream.portions, self.stream.begun_s
         run.event(
             "streamed",
@@ -179,7 +195,7 @@ class RoundStreaming:
             replicas=list(self.stream.replicas),
             groups=sum(portion.groups for portion in portions),
             tokens=sum(portion.tokens for portion in portions),
-            moved=sum(sample.moves > 0 for sample in samples),
+            moved=result.moved,
             portions=[[round(p.began_s, 6), round(p.ended_s, 6), p.groups] for p in portions],
         )
 

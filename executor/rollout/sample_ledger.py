@@ -48,11 +48,10 @@ class SampleLedger:
         self.progress = Progress()
         self.last_decode_s = 0.0
         self._engines = list(engines)
-        self._prompts = prompts
-        self._tag = tag
+        self.prompts, self.tag, self.temperature = prompts, tag, temperature
         self._seeds = None if seeds is None else SeedLedger(seeds)
         self._placement = placement
-        self._temperature, self._ignore_eos = temperature, ignore_eos
+        self._ignore_eos = ignore_eos
         self._decoding: dict[str, SampleKey] = {}
         self._waiting: dict[SampleKey, None] = {}  # not on an engine yet, or released by one and on no other
         self._issues: dict[SampleKey, Issue] = {}
@@ -78,7 +77,7 @@ class SampleLedger:
 
     def request_id(self, key: SampleKey) -> str:
         """The id of the sample's latest attempt."""
-        return f"{self._tag}/{key.draw}.{key.sample}.{self.samples[key].attempt}"
+        return f"{self.tag}/{key.draw}.{key.sample}.{self.samples[key].attempt}"
 
     def key_of(self, request_id: str) -> SampleKey | None:
         """The sample that decodes under an id; None if no sample does any more."""
@@ -96,13 +95,17 @@ class SampleLedger:
         """By engine, of `engines`: how many samples decode on it."""
         return {engine: len(self._placement.running(engine)) for engine in engines}
 
+    def running_tokens(self, held: Mapping[str, int]) -> list[int]:
+        """Of tokens that requests hold, by id: those of requests that have not ended meanwhile."""
+        return [tokens for name, tokens in held.items() if name in self._decoding]
+
     def requests_on(self, engine: int) -> list[str]:
         """Ids of the requests that decode on an engine."""
         return [self.request_id(key) for key in self._placement.running(engine)]
 
     def issue(self, issue: Issue) -> None:
         """A sample waits for an engine on which it is to decode from its start."""
-        key, prompt = issue.key, self._prompts[issue.prompt]
+        key, prompt = issue.key, self.prompts[issue.prompt]
         self._issues[key] = issue
         before = self.samples.get(key)
         self.samples[key] = RolloutSample(
@@ -148,7 +151,7 @@ class SampleLedger:
             prompt_tokens=(*sample.prompt_tokens, *sample.tokens),
             max_tokens=issue.max_tokens - kept,
             cutoff_tokens=cutoff,
-            temperature=self._temperature,
+            temperature=self.temperature,
             ignore_eos=self._ignore_eos,
             seed=None if self._seeds is None else self._seeds.seed(key),
             drawn_tokens=kept,

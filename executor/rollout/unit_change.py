@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -27,25 +27,20 @@ from ...plans.schema.levers import RoundHandOver
 from ...plans.yaml.errors import RunFailed
 from ...rounds.hand_over import HandOver
 from ...rounds.step_order import to_giving
-from ..engines.engine_handle import EngineBack, EngineHandle, EngineNews
+from ..engines.engine_handle import EngineBack, EngineHandle
 from ..memory.device_turns import DeviceTurns, TurnsOf
 from ..processes.actors import UnawaitedCalls
-from ..processes.faults import Fault, classify, failure
-from .engine_change import GiveAll, Held, TakeOver, held_tokens, running_tokens
-from .round_samples import RolloutSample
+from ..processes.faults import ErrorClass, classify, failure
+from .engine_change import GiveAll, TakeOver, tokens_held
+from .round_lever import Decision, OpenRound, Releases, RoundLever
+from .round_samples import RolloutResult
 from .sample_ledger import SampleLedger
-
-
-class UnitsChanged(NamedTuple):
-    """The units that the job holds from now on."""
-
-    units: frozenset[int]
 
 
 class UnitHooks(NamedTuple):
     """What hears of it: the tail is reached, taken units are clear, these engines are to come."""
 
-    said: Callable[[], None]
+    tail_reached: Callable[[], None]
     cleared: Callable[[], None]
     coming: Callable[[list[EngineHandle]], None]
 
@@ -62,7 +57,7 @@ class UnitChange:
         spreads: whether engines that come get samples of the others from here; else the placement sees to it.
 
     Attributes:
-        said_s: when the tail was said, in seconds from the round's start; None: it was not.
+        reported_s: when the tail was said, in seconds from the round's start; None: it was not.
         refused: whether it was not said at some milestone since what ran did not fit.
         changes: (seconds from the round's start, names of the engines that decode on, none in a pause) of each change.
         paused_s: seconds for which the round stood.
@@ -80,7 +75,7 @@ class UnitChange:
         *,
         spreads: bool,
     ) -> None:
-        self.said_s: float | None = None
+        self.reported_s: float | None = None
         self.changes: list[tuple[float, list[str]]] = []
         self.paused_s = 0.0
         self._engines, self._units, self._held, self._keep = engines, units, held, keep
@@ -127,28 +122,28 @@ class UnitChange:
         self._asking = True
         return True
 
-    async def ask(self) -> Held:
-        """What the engines hold, and the KV tokens of those that the tail would keep, shared out among the planned
-        number of them; -1 if one of them is away."""
+    async def ask(self) -> Decision:
+        """Ask the engines what they hold. The tail has the KV tokens of those that it would keep, shared out among the
+        planned number of them; none (-1) if one of them is away."""
         assert self._decision is not None
         kept = frozenset(sorted(self._held)[: self._keep])
         staying = [engine for engine, units in zip(self._engines, self._units, strict=True) if units <= kept]
-        answers = await asyncio.gather(*(held_tokens(e) for n, e in enumerate(self._engines) if n not in self.out))
+        tokens = await tokens_held([engine for number, engine in enumerate(self._engines) if number not in self.out])
         capacity = -1
         if staying and all(engine.alive for engine in staying):
             capacity = sum(engine.facts.kv_capacity_tokens for engine in staying) // self._decision.stay
-        return Held({name: tokens for held in answers for name, tokens in held.items()}, capacity)
+        return Decision(partial(self._decide, tokens, capacity))
 
-    def decide(self, held: Held) -> list[tuple[int, list[str]]]:
-        """Say the tail if what is held fits; no request is released before the group takes units."""
+    def _decide(self, held: dict[str, int], capacity: int) -> Releases:
+        """Report the tail if what is held fits; no request is released before the group takes units."""
         assert self._decision is not None
         self._asking = False
         if self.paused:  # asked before; it is due again with the next sample
             return []
-        running = running_tokens(held, self._ledger)
-        if self._decision.decide(sum(running), len(running), held.capacity_tokens):
-            self.said_s = self._ledger.now_s()
-            self._hooks.said()
+        running = self._ledger.running_tokens(held)
+        if self._decision.decide(sum(running), len(running), capacity):
+            self.reported_s = self._ledger.now_s()
+            self._hooks.tail_reached()
         return []
 
     @property
@@ -156,7 +151,7 @@ class UnitChange:
         """Names of the engines on units that the job does not hold."""
         return [self._engines[number].name for number in sorted(self.out)]
 
-    def changed(self, units: frozenset[int]) -> list[tuple[int, list[str]]]:
+    def changed(self, units: frozenset[int]) -> Releases:
         """The job holds these units from now on; returns the requests to release, by engine."""
         if units == self._held:
             return []
@@ -167,8 +162,8 @@ class UnitChange:
         self._coming, self._came = (self._coming | coming) - leaving, (self._came | coming) - leaving
         decoding = [engine.name for number, engine in enumerate(self._engines) if number not in self.out]
         self.changes.append((self._ledger.now_s(), decoding))
-        if paused and coming and self.said_s is not None:
-            self._hooks.said()
+        if paused and coming and self.reported_s is not None:
+            self._hooks.tail_reached()
         if coming:
             self._hooks.coming([self._engines[number] for number in sorted(coming)])
         return [(number, self._ledger.requests_on(number)) for number in sorted(leaving)]
@@ -177,7 +172,7 @@ class UnitChange:
         """What led these engines to decoding is over: those that live and have the weights can decode."""
         self._coming -= {number for number, engine in enumerate(self._engines) if engine in engines}
 
-    def resumed(self, number: int) -> list[tuple[int, list[str]]]:
+    def resumed(self, number: int) -> Releases:
         """An engine is up and has the weights; returns requests that others release for it, if it came with units."""
         self.paused_s += self._ledger.go_on()
         if number not in self._came:
@@ -259,7 +254,7 @@ class EngineUnits:
         return RoundHandOver(engines=leaving, at_finished=max(self.at_finished, 0.01))  # the least share of a plan
 
 
-class RoundUnits:
+class RoundUnits(RoundLever):
     """The units of one round of a run.
 
     `samples`, which are to be trained, is set before `begin`. `here`: engines on the units that it begins with, at
@@ -287,25 +282,18 @@ class RoundUnits:
         self._clear_said = asyncio.Event()
         self._calls = UnawaitedCalls()
 
-    def begin(
-        self,
-        engines: Sequence[EngineHandle],
-        ledger: SampleLedger,
-        version: str,
-        tell: Callable[[EngineNews | UnitsChanged], None],
-        spreads: bool,
-    ) -> UnitChange:
-        """The round begins by weights `version`; returns what changes its engines. `tell` hears of other units, of
-        engines that have come, and the error if the actor is gone."""
+    def begin(self, opened: OpenRound) -> None:
+        """The round has all its engines, of which those on units that the job holds decode."""
 
         def failed(error: Exception) -> None:
-            tell(failure(error, "permits of the group"))
+            opened.tell(failure(error, "permits of the group"))
 
         def coming(engines: list[EngineHandle]) -> None:
             taking = TakeOver(self._run, engines, self._turns, self._give_all)
             self._taking.append(taking)
-            self._calls.begin(self._take_over(taking, engines, version, tell))
+            self._calls.begin(self._take_over(taking, engines, opened))
 
+        engines, keep = opened.engines, self._where.keep
         spec = self._where.tail_of(engines)
         decision = None if spec is None else HandOver(spec, self.samples, len(engines))
         hooks = UnitHooks(
@@ -313,43 +301,41 @@ class RoundUnits:
             lambda: self._calls.begin(self._clear(self._held.since_s), failed),
             coming,
         )
-        units = [self._where.of_engine[engine.name] for engine in engines]
-        held, keep = frozenset(self._held.units), self._where.keep
-        self._change = UnitChange(engines, units, held, keep, decision, ledger, hooks, spreads=spreads)
-        if self._change.out:
+        units, held = [self._where.of_engine[engine.name] for engine in engines], frozenset(self._held.units)
+        change = UnitChange(engines, units, held, keep, decision, opened.ledger, hooks, spreads=opened.spreads)
+        opened.change = self._change = change
+        if change.out:
             self._calls.begin(self._give(), failed)  # none of them is started meanwhile
-        self._watch = asyncio.create_task(self._follow(tell, failed), name=f"units of {version}")
-        return self._change
+        self._watch = asyncio.create_task(self._follow(opened, failed), name=f"units of {opened.version}")
 
-    async def _follow(self, tell: Callable[[UnitsChanged], None], failed: Callable[[Exception], None]) -> None:
+    async def _follow(self, opened: OpenRound, failed: Callable[[Exception], None]) -> None:
+        assert self._change is not None
         try:
             while (held := await self._permits.holding(self._held.since_s)) is not None:
                 if held.since_s > self._held.since_s:
                     takes = not frozenset(self._held.units) <= frozenset(held.units)
                     self._held = held
                     self._clear_said.clear()
-                    tell(UnitsChanged(frozenset(held.units)))
+                    opened.tell(Decision(partial(self._change.changed, frozenset(held.units))))
                     if takes:
                         await self._clear_said.wait()
         except RunFailed as error:
             failed(error)
 
-    async def _take_over(
-        self, taking: TakeOver, engines: list[EngineHandle], version: str, tell: Callable[[EngineNews], None]
-    ) -> None:
+    async def _take_over(self, taking: TakeOver, engines: list[EngineHandle], opened: OpenRound) -> None:
         assert self._change is not None
         try:
             async with self._moving:
-                if taking.over or not await taking.carry_out(version):
+                if taking.over or not await taking.carry_out(opened.version):
                     return
                 self._change.come(engines)
         except Exception as error:  # noqa: BLE001 - a trainer that died ends the round by itself
-            if classify(error) is not Fault.ACTOR:
-                tell(failure(error, "engines that got their units back"))
+            if classify(error) is not ErrorClass.ACTOR:
+                opened.tell(failure(error, "engines that got their units back"))
             return
         for engine in engines:
             if engine.alive:
-                tell(EngineBack(engine))
+                opened.tell(EngineBack(engine))
 
     async def _give(self) -> None:
         """Leave the devices of engines on units that the job does not hold."""
@@ -370,7 +356,7 @@ class RoundUnits:
         for taking in self._taking:
             taking.over = True
 
-    async def close(self, patience_s: float | None = None) -> None:
+    async def close(self, patience_s: float | None) -> None:
         """The round is over, and nothing of it decodes: what it still has to say is said."""
         self._end_taking()
         if self._watch is not None:
@@ -379,7 +365,7 @@ class RoundUnits:
         if self._change is None:
             return
         held: HeldUnits | None = self._held
-        if self._where.pauses or self._change.said_s is not None:
+        if self._where.pauses or self._change.reported_s is not None:
             with contextlib.suppress(RunFailed):  # then the next word to the actor says so
                 held = await self._permits.holding()  # units may have been taken of which the round has not heard
         held = self._held if held is None else held
@@ -389,20 +375,20 @@ class RoundUnits:
             self._calls.begin(self._clear(held.since_s))
             await self._calls.settle(patience_s)
 
-    def tell(self, run: TurnsOf, samples: Iterable[RolloutSample]) -> None:
-        """Write into the run's trace what happened; seconds from the round's start."""
+    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+        """What happened; seconds from the round's start."""
         change = self._change
-        if change is None or (change.said_s is None and not change.refused and not change.changes):
+        if change is None or (change.reported_s is None and not change.refused and not change.changes):
             return
         run.event(
             "units",
             step=run.step_number + 1,
-            tail_s=None if change.said_s is None else round(change.said_s, 6),
-            fits=change.said_s is not None or not change.refused,
+            tail_s=None if change.reported_s is None else round(change.reported_s, 6),
+            fits=change.reported_s is not None or not change.refused,
             began=[engine.name for engine in self.here],
             changes=[[round(at_s, 6), names] for at_s, names in change.changes],
             paused_s=round(self.paused_s, 6),
-            moved=sum(sample.moves > 0 for sample in samples),
+            moved=result.moved,
         )
 
 

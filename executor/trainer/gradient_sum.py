@@ -28,7 +28,7 @@ from .policy.chunked_head import ChunkedHead
 from .policy.load_policy import LayerForwards
 from .policy.packed_rows import PackedLogprobs, PackedRow, packed_logprobs, packed_row
 from .policy.rank_mesh import PartialGradients, RankMesh
-from .samples import NOTHING, Floats, Groups, MicroBatch, Share, pair_share, shares
+from .samples import NOTHING, Floats, Groups, MicroBatch, ReplicaShare, pair_share, shares
 from .trainer_config import TrainerConfig, UpdateSettings
 
 _LOG = logging.getLogger(__name__)
@@ -73,7 +73,9 @@ class GradientSum:
         for parameter in self._model.parameters():
             parameter.grad = None
 
-    def add(self, groups: Groups | Share, update: UpdateSettings, replicas: Collection[int] | None = None) -> None:
+    def add(
+        self, groups: Groups | ReplicaShare, update: UpdateSettings, replicas: Collection[int] | None = None
+    ) -> None:
         """Add the gradients of complete groups, or of this replica's share of them.
 
         `replicas`: those that share the groups, by number; None: all. Asserts that no prompt comes twice in a step.
@@ -83,7 +85,7 @@ class GradientSum:
             self.drop()
             bound = math.inf if self._config.logprob_limits is None else self._config.logprob_limits.bound
             step = self._open = _Open(StepTotals(self._device, bound, self._objective.importance_cap))
-        if not isinstance(groups, Share):
+        if not isinstance(groups, ReplicaShare):
             made = shares(groups, self._config, update.micro_batch_tokens, self.pairs, replicas)
             groups = made[self._mesh.dp_rank]
         again = step.prompts.intersection(groups.prompts)

@@ -23,7 +23,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from ..processes.host import node_address, node_key
 from ..weights.bucket_memory import HOST, BucketMemory, Part, device_key, put, shared_memory
-from ..weights.bucket_plan import Box, Bucket, Share, Source, chunk, copies_of, cuts_of, whole_box
+from ..weights.bucket_plan import Box, Bucket, Share, TensorSource, chunk, copies_of, cuts_of, whole_box
 from ..weights.transfer import Holdings, SlotsName, Transfer, answered, tensor_checksum
 from .policy.local_tensors import local, whole
 
@@ -52,7 +52,7 @@ def held_box(tensor: torch.Tensor) -> Box:
     return box
 
 
-def checkpoint_sources(model: Any) -> tuple[Source, ...]:
+def checkpoint_sources(model: Any) -> tuple[TensorSource, ...]:
     """The checkpoint's tensors as boxes of the model's parameters, in the order of the parameters.
 
     transformers keeps the weights of a layer's experts in one parameter, and tells of its inverse only what it does to
@@ -83,7 +83,7 @@ def checkpoint_sources(model: Any) -> tuple[Source, ...]:
 
 def _source(
     name: str, numbers: torch.Tensor, first: int, parameter: str, probe: torch.Tensor, shapes: Mapping[str, Any]
-) -> Source:
+) -> TensorSource:
     shape = shapes[parameter]
     offset = []
     for stride in probe.stride():
@@ -95,7 +95,7 @@ def _source(
     if not fits or not torch.equal(probe[Box(tuple(offset), small).slices].reshape(numbers.shape), numbers):
         raise ValueError(f"the checkpoint's {name} is no block of the trainer's {parameter}")
     full = Box(tuple(offset), (*small[:-1], shape[-1]) if len(shape) > 1 else small)
-    return Source(name, full.shape[missing:], parameter, full)
+    return TensorSource(name, full.shape[missing:], parameter, full)
 
 
 class RankTransfers:
@@ -121,7 +121,7 @@ class RankTransfers:
 
     def holdings(self) -> Holdings:
         """What this rank holds of the model, and where it runs (collective)."""
-        sources, own, obstacle = tuple[Source, ...](), dict[str, Box](), None
+        sources, own, obstacle = tuple[TensorSource, ...](), dict[str, Box](), None
         try:
             own = {name: held_box(parameter.detach()) for name, parameter in self._parameters.items()}
             sources = checkpoint_sources(self._model) if self._rank == 0 else ()
@@ -207,7 +207,7 @@ class RankTransfers:
         if self._device.type == "cuda":
             torch.cuda.ipc_collect()  # what engines have closed
 
-    def _held(self, source: Source, share: Share) -> torch.Tensor:
+    def _held(self, source: TensorSource, share: Share) -> torch.Tensor:
         return local(self._parameters[source.parameter].detach())[share[0]]
 
     def _own_parts(self, bucket: Bucket) -> Iterator[Part]:

@@ -225,7 +225,7 @@ class MicroBatch(NamedTuple):
         return list(zip(parts[::2], parts[1::2], strict=True))
 
 
-class Share(NamedTuple):
+class ReplicaShare(NamedTuple):
     """What one replica trains of some groups of a step, and what is known of these groups as a whole.
 
     Attributes:
@@ -247,7 +247,7 @@ class Share(NamedTuple):
 
 def shares(
     groups: Groups, config: TrainerConfig, budget: int, pairs: float, replicas: Collection[int] | None = None
-) -> list[Share]:
+) -> list[ReplicaShare]:
     """Each replica's share of complete groups, which come in any order.
 
     Args:
@@ -273,7 +273,7 @@ def shares(
     parts = zip(*(dealt([i for i in range(len(samples)) if learns[i] is kind]) for kind in (False, True)), strict=True)
     prompts = list(dict.fromkeys(sample.prompt_id for sample in samples))
     tokens, rewards = sum(sample.tokens for sample in samples), sum(sample.reward for sample in samples)
-    return [Share(watched, learning, prompts, len(samples), tokens, rewards) for watched, learning in parts]
+    return [ReplicaShare(watched, learning, prompts, len(samples), tokens, rewards) for watched, learning in parts]
 
 
 def weighed_samples(groups: Groups, config: TrainerConfig) -> tuple[list[TrainSample], list[float], list[float]]:

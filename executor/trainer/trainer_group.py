@@ -27,10 +27,10 @@ from ..placement.guard import guard_group
 from ..placement.live_nodes import free_address, on_node
 from ..placement.seat_keeper import LiveSeat, SeatKeeper
 from ..processes.actors import ACTOR_OPTIONS, end_actor, retrieved, track, visible_gpus
-from ..processes.faults import ActorFailed, Fault, InfrastructureFailed, classify, reason
+from ..processes.faults import ActorFailed, ErrorClass, InfrastructureFailed, classify, reason
 from ..processes.host import without_collection
 from ..processes.supervision import BORN_S, CALL_DEADLINE_S, PULSE_S, LastHeard, Supervisor, silent_seconds
-from .samples import Groups, Share, shares
+from .samples import Groups, ReplicaShare, shares
 from .trainer_config import TrainerConfig, UpdateSettings
 
 # Threads of their own in each rank: a rank that trains can answer, and write what it has staged.
@@ -276,10 +276,10 @@ class TrainerGroup:
         errors = sorted(errors, key=lambda error: not isinstance(error, ray.exceptions.RayActorError))
         faults = [classify(error) for error in errors]
         # Ranks that have not answered are in the middle of a collective, which none can take up again.
-        if Fault.ACTOR in faults:
-            return self._lose(f"{method}: {reason(errors[faults.index(Fault.ACTOR)])}")
-        if Fault.INFRASTRUCTURE in faults:
-            why = reason(errors[faults.index(Fault.INFRASTRUCTURE)])
+        if ErrorClass.ACTOR in faults:
+            return self._lose(f"{method}: {reason(errors[faults.index(ErrorClass.ACTOR)])}")
+        if ErrorClass.INFRASTRUCTURE in faults:
+            why = reason(errors[faults.index(ErrorClass.INFRASTRUCTURE)])
             if not all_answered:
                 return self._lose(f"{method}: {why}")
             return InfrastructureFailed(f"{self.name} could not do {method}: {why}")
@@ -312,7 +312,7 @@ class TrainerGroup:
 
     async def _shares(
         self, groups: Groups, update: UpdateSettings | None, replicas: Sequence[int] | None = None
-    ) -> list[ray.ObjectRef[Share]]:
+    ) -> list[ray.ObjectRef[ReplicaShare]]:
         """By rank: its replica's share of the groups, which ranks of one node read where it lies."""
         budget = (update or self.config.update).micro_batch_tokens
         made = await asyncio.to_thread(shares, groups, self.config, budget, self._pairs, replicas)

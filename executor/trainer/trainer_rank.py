@@ -35,7 +35,7 @@ from .policy.load_policy import load_policy
 from .policy.local_tensors import ParkedParameters, whole
 from .policy.rank_mesh import RankMesh, join
 from .rank_transfers import RankTransfers
-from .samples import Groups, Share
+from .samples import Groups, ReplicaShare
 from .step_checks import refusal
 from .trainer_config import TrainerConfig, UpdateSettings
 
@@ -77,7 +77,7 @@ class Trainer:
 
     def stream(
         self,
-        groups: Groups | Share,
+        groups: Groups | ReplicaShare,
         update: UpdateSettings | None = None,
         replicas: Collection[int] | None = None,
         first: bool = False,
@@ -98,7 +98,7 @@ class Trainer:
 
     def step(
         self,
-        groups: Groups | Share,
+        groups: Groups | ReplicaShare,
         update: UpdateSettings | None = None,
         streamed: bool = False,
     ) -> dict[str, float]:
@@ -127,7 +127,7 @@ class Trainer:
             self._optimizer.place(True)  # the backward pass needs the memory
         if not streamed:
             self._gradients.drop()
-        if groups.samples if isinstance(groups, Share) else groups:
+        if groups.samples if isinstance(groups, ReplicaShare) else groups:
             self._gradients.add(groups, update)
         metrics = self._gradients.finish()
         gradients = [p.grad for p in self._model.parameters()]
@@ -149,7 +149,7 @@ class Trainer:
         metrics["seconds"] = time.perf_counter() - started
         return metrics
 
-    def time_update(self, groups: Groups | Share, update: UpdateSettings | None = None) -> float:
+    def time_update(self, groups: Groups | ReplicaShare, update: UpdateSettings | None = None) -> float:
         """Seconds of the gradients of a step that is not taken, and which are dropped: weights, moments, version and
         random state stay what they are (collective)."""
         update = update or self._config.update

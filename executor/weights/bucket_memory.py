@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from .bucket_plan import ALIGNMENT, Bucket, Slices, Source
+from .bucket_plan import ALIGNMENT, Bucket, Slices, TensorSource
 
 SLOTS = 2
 """Buckets in the memory: while engines load one, the next one arrives."""
@@ -30,7 +30,7 @@ DEVICE_INDEX = 6
 
 HOST = torch.device("cpu")
 
-Part = tuple[Source, Slices, torch.Tensor]
+Part = tuple[TensorSource, Slices, torch.Tensor]
 """A tensor of a bucket, where in it the values belong, the values in any shape."""
 
 

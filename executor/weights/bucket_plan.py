@@ -34,7 +34,7 @@ class Box(NamedTuple):
         return tuple(slice(first, first + size) for first, size in zip(self.offset, self.shape, strict=True))
 
 
-class Source(NamedTuple):
+class TensorSource(NamedTuple):
     """A tensor of the checkpoint: box `box` of the trainer's parameter `parameter`, seen with shape `shape`."""
 
     name: str
@@ -46,7 +46,7 @@ class Source(NamedTuple):
 class Bucket(NamedTuple):
     """Tensors that travel together, in `nbytes` bytes; `offsets` are the bytes at which they begin."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[TensorSource, ...]
     offsets: tuple[int, ...]
     nbytes: int
 
@@ -66,7 +66,7 @@ def chunk(box: Box, dim: int, parts: int, index: int) -> Box:
     return Box(tuple(offset), tuple(shape))
 
 
-def buckets_of(sources: Sequence[Source], item_bytes: int, bucket_bytes: int) -> tuple[Bucket, ...]:
+def buckets_of(sources: Sequence[TensorSource], item_bytes: int, bucket_bytes: int) -> tuple[Bucket, ...]:
     """Tensors in order, a new bucket whenever the next one does not fit into `bucket_bytes`."""
     buckets: list[Bucket] = []
     first, offsets, end = 0, list[int](), 0

@@ -23,7 +23,7 @@ import torch
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
 
 from .bucket_memory import HOST, BucketMemory, TransferBroken, device_key, shared_memory, tensors_in
-from .bucket_plan import Bucket, Source
+from .bucket_plan import Bucket, TensorSource
 
 SlotsName = Literal["host", "ipc", "nccl"]
 
@@ -106,7 +106,7 @@ class Holdings(NamedTuple):
     node: str
     device: str
     dtype: str
-    sources: tuple[Source, ...]
+    sources: tuple[TensorSource, ...]
     elements: int = 0
     obstacle: str | None = None
 

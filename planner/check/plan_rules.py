@@ -23,9 +23,9 @@ from ...plans.schema.plan import InputFile, LengthsInput, Plan
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.fitness import other_accelerator, unfit
-from ...profiles.limits.suspicions import suspicions
 from ...profiles.profile_schema import Profile
 from ...profiles.scaled_profile import priced_as
+from ...profiles.suspicions import suspicions
 from ..costs.job_pools import NodesTaken, pools_of_plan
 from ..costs.memory_bars import WEIGHT_BYTES
 from ..costs.round_costs import nodes_of

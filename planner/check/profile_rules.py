@@ -15,8 +15,8 @@ from ...plans.yaml.yaml_doc import Loc
 from ...plans.yaml.yaml_io import sha256_file
 from ...profiles.fitness import age_days
 from ...profiles.length_trace import LengthTrace, read_lengths
-from ...profiles.limits.suspicions import suspicions
 from ...profiles.profile_schema import Profile
+from ...profiles.suspicions import suspicions
 from .check_options import CheckOptions
 from .reward_rules import failed_audit
 

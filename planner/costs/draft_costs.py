@@ -3,7 +3,7 @@
 A step with drafts runs, for each sample, its last token and those of its draft through the model, which costs what a
 step of so many sequences costs (flat below the compute knee, then rising: the curve of DecodeCost knows where), and
 what proposing takes; it reads the KV once. How many tokens it verifies and gives is a DraftLaw
-(profiles/drafts/draft_law.py), which has been measured, or which a job assumes. The simulator counts tokens, so a
+(profiles/draft_schema.py), which has been measured, or which a job assumes. The simulator counts tokens, so a
 drafted step is charged by the token: its seconds over the tokens that it gives.
 
 An engine leaves drafts out where they do not pay (rounds/drafts/draft_account.py), and so does the cost: a batch costs
@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 
 from ...plans.schema.levers import EngineLayout, RoundDrafts, SearchDrafts
 from ...plans.yaml.errors import InputError
-from ...profiles.drafts.draft_law import DraftLaw, geometric
-from ...profiles.drafts.draft_schema import ProfiledDrafts
+from ...profiles.draft_schema import DraftLaw, ProfiledDrafts, geometric
 from .decode_costs import DecodeCost
 
 

@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 
 from ...plans.schema.levers import EngineLayout
 from ...plans.schema.planned_job import PooledReward
-from ...profiles.phase_schema import Executions as ProfiledExecutions
-from ...profiles.phase_schema import Reward
+from ...profiles.phase_schema import Reward, RewardExecutions
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import reward_table
-from ...rounds.timeouts import Execution, TimeoutSpec
+from ...rounds.timeouts import RewardExecution, TimeoutSpec
 
 Numbers = NDArray[np.float64]
 
@@ -48,7 +47,7 @@ class Executions:
     unsolved: float
 
     @staticmethod
-    def of(known: ProfiledExecutions) -> Executions:
+    def of(known: RewardExecutions) -> Executions:
         """Those of a profile. What it does not know is taken such that no deadline that adapts saves anything: a wrong
         answer is one to an unsolved prompt, and so is each where right ones are not told from others."""
         if known.correct_s is None or known.correct is None:
@@ -63,14 +62,14 @@ class Executions:
             return None
         return _pick(self.correct_s, (prompt_draw - self.unsolved) / (1.0 - self.unsolved))
 
-    def execute(self, prompt: str, prompt_draw: float, sample_draw: float, deadline_s: float) -> Execution:
+    def execute(self, prompt: str, prompt_draw: float, sample_draw: float, deadline_s: float) -> RewardExecution:
         """Score a sample of `prompt` under a deadline."""
         anchor_s = self.anchor_s(prompt_draw)
         if anchor_s is not None and sample_draw < self.correct:
-            return Execution(prompt, min(anchor_s, deadline_s), anchor_s <= deadline_s, anchor_s > deadline_s)
+            return RewardExecution(prompt, min(anchor_s, deadline_s), anchor_s <= deadline_s, anchor_s > deadline_s)
         share = 0.0 if anchor_s is None else self.correct
         seconds = _pick(self.wrong_s, (sample_draw - share) / (1.0 - share))
-        return Execution(prompt, min(seconds, deadline_s), False, seconds >= deadline_s)
+        return RewardExecution(prompt, min(seconds, deadline_s), False, seconds >= deadline_s)
 
     def steady_s(self, spec: TimeoutSpec, prompt_draw: float, sample_draw: float) -> float:
         """Seconds of a worker for a sample in the steady state."""

@@ -11,9 +11,9 @@ from typing import Any
 from ...plans.schema.levers import UpdateLayout
 from ...profiles.laws.train_law import fits_heads
 from ...profiles.laws.train_layouts import RECOMPUTES, SIZES, peak_bytes, physics_of, train_layouts
-from ...profiles.limits.suspicions import as_can_be
 from ...profiles.phase_schema import Train, TrainLaw
 from ...profiles.profile_schema import Profile
+from ...profiles.suspicions import as_can_be
 from .colocation import state_moves_s
 
 Allowed = Mapping[str, Sequence[Any]]

@@ -20,7 +20,7 @@ value is sqrt(2 / pi) = 0.80 of its standard deviation, by which they are divide
 `cost_parts` divides the same errors by their independent sources, so that two plans of one profile are known to share
 them. A layout whose rounds were checked, or whose decode steps were measured, has a line of its own. Costs that one law
 gives for all layouts of a GPU share its error: each group of public measurements that the shipped law was fitted to,
-predicted from the other groups (profiles/library/carried.py), was off by one factor mostly (4 to 27 %); by 0.1 of that
+predicted from the other groups (tools/carried.py), was off by one factor mostly (4 to 27 %); by 0.1 of that
 for each octave of sequences, by as much for each octave of ranks, and by a quarter of it at single points. What
 the law of updates misses of a replica's shape, or of an exchange between nodes, it misses for every count of replicas,
 but for as much for each octave of ranks.

@@ -26,10 +26,9 @@ from ...plans.schema.predicted import (
     UpdateSpeed,
 )
 from ...plans.schema.predicted_limit import HardwareLimit
+from ...profiles.laws.hardware_peaks import RoundWork, peaks_of, step_limit, work_of
 from ...profiles.laws.rank_memory import STATE_BYTES
 from ...profiles.length_trace import LengthTrace
-from ...profiles.limits.hardware_peaks import peaks_of, work_of
-from ...profiles.limits.step_limit import RoundWork, step_limit
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
 from ..choose.candidate_search import UNBIASED, Search

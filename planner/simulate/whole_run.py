@@ -29,7 +29,7 @@ from ...rounds.machines.outcome import Fate
 from ...rounds.machines.round import Round
 from ...rounds.round_spec import RoundSpec
 from ...rounds.schedule import Schedule
-from ...rounds.timeouts import Execution, Timeouts
+from ...rounds.timeouts import RewardExecution, Timeouts
 from ..costs.decode_costs import DecodeCost
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts, round_costs, scoring
@@ -197,7 +197,7 @@ class Scoring:
         self.timeouts = Timeouts(cost.timeout)
         self._cost = cost
         self._draws = draws
-        self._done: dict[SampleKey, Execution] = {}
+        self._done: dict[SampleKey, RewardExecution] = {}
 
     def of_round(self, run_draws: RunDraws) -> Callable[[SampleKey, str, int], float] | None:
         """The `reward_s` of a round's `RoundLengths`; None where samples of one length take the same seconds."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...plans.yaml.errors import InputError
-from ...profiles.drafts.draft_counts import DraftCounts, fit_drafts, summed
-from ...profiles.drafts.draft_schema import DraftRates, ProfiledDrafts
+from ...profiles.draft_schema import DraftRates, ProfiledDrafts
+from ...profiles.laws.draft_counts import DraftCounts, fit_drafts, summed
 from ...profiles.profile_schema import Profile
 from ..costs.decode_costs import DecodeCost, layout_cost
 from .executed_run import ExecutedRun

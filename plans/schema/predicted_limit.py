@@ -1,5 +1,5 @@
 """The section `predicted.limit` of plan.yaml: the least seconds of the plan's step on its hardware, and what they are
-calculated from (profiles/limits/step_limit.py; by hand in docs/planning.md)."""
+calculated from (profiles/laws/hardware_peaks.py; by hand in docs/planning.md)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...plans.yaml.errors import InputError
 from ..length_tables import MOST_TOKENS
 from ..length_trace import LengthRow
-from .log_columns import Field, Row, number, read_rows, score, truth
+from .log_columns import Field, TableRow, number, read_rows, score, truth
 
 FIELDS = (
     Field("prompt", ("prompt_id", "uid", "id", "index"), needed=True),
@@ -94,7 +94,7 @@ _WHOLE = (
 """Why responses end, as engines and trainers say it: cut by a cap or by whoever ended them, or by themselves."""
 
 
-def _is_cut(row: Row, path: Path, line: int) -> bool | None:
+def _is_cut(row: TableRow, path: Path, line: int) -> bool | None:
     """Whether a response was cut before its end; None where the row does not say."""
     for name in ("truncated", "finish_reason"):
         value = row.get(name)
@@ -118,7 +118,7 @@ def _is_cut(row: Row, path: Path, line: int) -> bool | None:
     return None
 
 
-def _prompt(row: Row, path: Path, line: int) -> str:
+def _prompt(row: TableRow, path: Path, line: int) -> str:
     value = row.get("prompt")
     text = "" if value is None else value if isinstance(value, str) else repr(value)
     if not text.strip():
@@ -128,7 +128,7 @@ def _prompt(row: Row, path: Path, line: int) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def _whole(row: Row, name: str, path: Path, line: int, least: int, default: int | None) -> int:
+def _whole(row: TableRow, name: str, path: Path, line: int, least: int, default: int | None) -> int:
     value = number(row, name, path, line, default) if name in row or default is None else default
     if value is None or value != round(value) or not least <= value <= MOST_TOKENS:
         raise row.fault(

@@ -7,8 +7,12 @@ underscores; `--column FIELD=` leaves the field out. JSON rows may nest: `stats.
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +20,12 @@ from typing import Any
 
 from ...plans.files.row_files import PARQUET_MAGIC, decoded, json_rows, parquet_rows, unpacked
 from ...plans.yaml.errors import InputError
-from .csv_rows import csv_table
 
 MOST_BYTES = 1 << 30
 """A larger table, unpacked, is refused: it would not be a sample of anything, and memory ends."""
 
 
-class Row(dict[str, Any]):
+class TableRow(dict[str, Any]):
     """{field: value} of a row.
 
     Attributes:
@@ -77,7 +80,7 @@ def assignments(given: Sequence[str], fields: Sequence[Field]) -> dict[str, str]
     return columns
 
 
-def read_rows(path: Path, fields: Sequence[Field], requested: Mapping[str, str]) -> Iterator[tuple[int, Row]]:
+def read_rows(path: Path, fields: Sequence[Field], requested: Mapping[str, str]) -> Iterator[tuple[int, TableRow]]:
     """(line, {field: value}) of each row; fields that the table lacks are left out. Empty cells are None.
 
     Raises InputError, with the line where one is at fault, for a file that cannot be read, a table without a needed
@@ -93,14 +96,14 @@ def read_rows(path: Path, fields: Sequence[Field], requested: Mapping[str, str])
             left = [field for field in fields if field.name not in columns and field.name not in requested]
             columns |= _columns(row, left, {}, path, line)
             known |= row.keys()
-        found = Row((name, _value(row, column)) for name, column in columns.items())
+        found = TableRow((name, _value(row, column)) for name, column in columns.items())
         found.columns, found.needed = columns, needed
         yield line, found
     if columns is None:
         raise InputError("has no rows; name a table with one row for each sample", str(path))
 
 
-def number(row: Row, name: str, path: Path, line: int, default: float | None = None) -> float:
+def number(row: TableRow, name: str, path: Path, line: int, default: float | None = None) -> float:
     """A finite number of a row. Raises InputError for anything else, or for an empty one without a default."""
     value = row.get(name)
     if value is None or value == "":
@@ -121,14 +124,14 @@ def number(row: Row, name: str, path: Path, line: int, default: float | None = N
     return parsed
 
 
-def score(row: Row, name: str, path: Path, line: int, default: float | None) -> float:
+def score(row: TableRow, name: str, path: Path, line: int, default: float | None) -> float:
     """A number, or 1 for `true`, `passed` and the like, 0 for their contraries."""
     value = row.get(name)
     word = value.strip().lower() if isinstance(value, str) else value
     return 1.0 if word in _TRUE else 0.0 if word in _FALSE else number(row, name, path, line, default)
 
 
-def truth(row: Row, name: str, path: Path, line: int) -> bool:
+def truth(row: TableRow, name: str, path: Path, line: int) -> bool:
     """Whether a cell is true: `true`, `passed` and the like, 1, or a number above 0."""
     return score(row, name, path, line, None) > 0
 
@@ -218,3 +221,85 @@ def _table(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(row, dict):
             raise InputError("must be a JSON object with the columns as keys", str(path), line)
         yield line, row
+
+
+# ---- CSV as published measurements and logs have it: named columns, all read and refused alike ----
+
+Rows = Iterator[tuple[int, dict[str, str | None]]]
+
+
+def csv_table(text: str, path: str | Path) -> tuple[list[str], Rows]:
+    """(columns, the rows, each with the line where it begins) of a text. Cells may be of any length and hold line
+    breaks; what parts them (commas, tabs, semicolons, bars) is seen by the first lines, or told by a first line `sep=;`
+    of a spreadsheet. Those that a row lacks are None.
+
+    Raises InputError, with the line, for quotes that are not closed, a column that is there twice, and more cells than
+    columns.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    if "\n" not in text:  # lines of old Macs
+        text = text.replace("\r", "\n")
+    firsts = list(itertools.islice((line for line in text.split("\n") if line.strip()), 5))
+    told = re.fullmatch(r"sep=([,;|\t])\r?", firsts[0]) if firsts else None
+    delimiter = told[1] if told else max(_SIGNS, key=lambda sign: _columns_by(sign, firsts))
+    lines = _lines(text, delimiter, path)
+    if told:
+        next(lines)
+    line, header = next(lines, (1, list[str]()))
+    columns = [name.strip() for name in header]
+    twice = next((name for name, times in Counter(columns).items() if times > 1 and name), None)
+    if twice is not None:
+        raise InputError(f"has the column {twice!r} twice; rename or remove one", str(path), line)
+    return columns, _rows(columns, lines, path)
+
+
+_SIGNS = ",\t;|"
+
+
+def _columns_by(sign: str, firsts: Sequence[str]) -> tuple[bool, int]:
+    """(whether the first lines have equally many cells by that separator, and more than one, cells of the header)."""
+    cells = [len(next(csv.reader([line], delimiter=sign), [])) for line in firsts]
+    return bool(cells) and cells[0] > 1 and len(set(cells)) == 1, max(cells[:1], default=0)
+
+
+def _rows(columns: list[str], lines: Iterator[tuple[int, list[str]]], path: str | Path) -> Rows:
+    for line, cells in lines:
+        if any(cell.strip() for cell in cells[len(columns) :]):
+            raise InputError(
+                f"has {len(cells)} cells, and the header has {len(columns)}; put cells that hold the separator in "
+                "quotes",
+                str(path),
+                line,
+            )
+        yield line, {name: cells[place] if place < len(cells) else None for place, name in enumerate(columns)}
+
+
+def _lines(text: str, delimiter: str, path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    """(line where it begins, cells) of each row that is not empty."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    while True:
+        begun = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise InputError(f"is no CSV: {error}; save it as CSV with a header", str(path), begun) from None
+        if cells is None:
+            return
+        if any(cell.strip() for cell in cells):
+            yield begun, cells
+
+
+def csv_rows(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line, row) of each row of a file, gzipped or not; cells that a row lacks are empty. Raises InputError: no file,
+    no regular file, one of `columns` missing, or no CSV."""
+    header, rows = csv_table(decoded(unpacked(path), path), path)
+    missing = [name for name in columns if name not in header]
+    if missing:
+        raise InputError(f"has no column {', '.join(missing)}; needed are {', '.join(columns)}", str(path), 1)
+    for line, row in rows:
+        yield line, {name: cell or "" for name, cell in row.items()}
+
+
+def not_a_number(error: ValueError, path: str | Path, line: int) -> InputError:
+    """The error of a row in which a value cannot be read as a number."""
+    return InputError(f"holds a value that is no number: {error}", str(path), line)

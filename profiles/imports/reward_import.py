@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...plans.yaml.errors import InputError
 from ..laws.reward_fit import ScoredSample, equally_likely, fit_executions, is_right
-from ..phase_schema import Evidence, Executions, Reward, Spread
+from ..phase_schema import Evidence, Reward, RewardExecutions, Spread
 from ..profile_schema import Profile
 from ..reward_tables import HANGS_S
 from .log_columns import Field, number, read_rows, truth
@@ -47,15 +47,15 @@ def import_rewards(path: Path, columns: Mapping[str, str]) -> list[ScoredSample]
     return samples if prompts_known else [sample._replace(prompt=None) for sample in samples]
 
 
-def executions_of(samples: list[ScoredSample]) -> Executions:
+def executions_of(samples: list[ScoredSample]) -> RewardExecutions:
     """The distribution of scored samples' seconds; one for all if none is known to be right, or all are."""
     executions = fit_executions(samples)
     if executions is not None:
         return executions
     seconds = equally_likely([sample.seconds for sample in samples])
     if all(is_right(sample) for sample in samples):
-        return Executions(correct_s=seconds, wrong_s=seconds, correct=1.0, unsolved=0.0)
-    return Executions(wrong_s=seconds, unsolved=None if any(sample.reward is None for sample in samples) else 1.0)
+        return RewardExecutions(correct_s=seconds, wrong_s=seconds, correct=1.0, unsolved=0.0)
+    return RewardExecutions(wrong_s=seconds, unsolved=None if any(sample.reward is None for sample in samples) else 1.0)
 
 
 def with_imported(profile: Profile, samples: list[ScoredSample], name: str) -> Profile:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..phase_schema import Executions
+from ..phase_schema import RewardExecutions
 
 MOST = 32
 """Most values that a distribution is kept as: enough to show a share of 5% that hangs, few enough to review."""
@@ -29,7 +29,7 @@ class ScoredSample(NamedTuple):
     seconds: float
 
 
-def fit_executions(samples: Iterable[ScoredSample]) -> Executions | None:
+def fit_executions(samples: Iterable[ScoredSample]) -> RewardExecutions | None:
     """The executions of planner/costs/reward_costs.py; None if no answer was right, or none was wrong.
 
     A prompt counts as unsolved if none of its samples was right; the fewer samples it had, the more such there are. Of
@@ -46,7 +46,7 @@ def fit_executions(samples: Iterable[ScoredSample]) -> Executions | None:
         return None
     grouped = all(isinstance(prompt, str) for prompt in by_prompt)
     answers = sum(len(by_prompt[prompt]) for prompt in (solved if grouped else by_prompt))
-    return Executions(
+    return RewardExecutions(
         correct_s=equally_likely([max(right[prompt]) for prompt in solved]),
         wrong_s=equally_likely(wrong_s),
         correct=sum(len(right[prompt]) for prompt in solved) / answers,

@@ -21,20 +21,10 @@ nothing, and a slower one makes itself felt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ...plans.facts.model_names import architecture_of
 from ...plans.facts.public_models import Architecture
-from ...plans.yaml.errors import InputError
-from ..imports.csv_rows import csv_rows, not_a_number
-from .factor_fit import Factor, Factors, fit_factors
-
-Array = NDArray[np.float64]
+from .factor_fit import Factor
 
 START_S, TENSOR_S = 0.5, 1e-3
 BYTES_PER_S = {False: 4e9, True: 30e9}
@@ -44,22 +34,10 @@ checkpoint-engine's rates and of ours on one GPU (14 to 19 GB/s through CUDA IPC
 COLOCATED_ERROR = 0.7
 """Relative standard deviation of a colocated transfer by another implementation than the fit's: a factor of 2."""
 FACTORS = (Factor("start", 0.0, 0.5), Factor("bytes", 0.0, 0.7), Factor("tensors", 0.0, 0.7))
-FULL = ("nccl full broadcast", "default")  # methods that move every byte from trainers to engines
-COLUMNS = ("model", "trainer", "method", "sync_s_min", "sync_s_max")
 
 # Engines on A100 with vLLM's sleep mode, seconds from cold: 38 s (0.6B), 47 s (61 GB on one GPU), 98 s (59 GB on each
 # of four); from sleep 2.9 s and 5.4 s for the latter two, over PCIe 4.
 COLD_S, COLD_BYTES_PER_S = 38.0, 2e9
-
-
-@dataclass(frozen=True, slots=True)
-class SyncRun:
-    """One measured weight transfer of a whole model."""
-
-    architecture: Architecture
-    weight_bytes: float
-    seconds: float
-    colocated: bool
 
 
 def tensors(a: Architecture) -> int:
@@ -144,46 +122,3 @@ def transfer_s(constant_s: float, network_s: float, tensors: int | None) -> floa
 def cold_start_s(a: Architecture, tp: int) -> float:
     """Seconds until an engine of `tp` ranks serves, its weights in bf16."""
     return COLD_S + 2.0 * a.parameters / tp / COLD_BYTES_PER_S
-
-
-def read_syncs(path: str | Path, *, colocated: bool = False) -> list[SyncRun]:
-    """Full copies of models in the table, of one of the two ways. Raises InputError (no file, missing columns, no
-    number, nothing to fit)."""
-    runs: list[SyncRun] = []
-    for line, row in csv_rows(path, COLUMNS):
-        name = row["model"].split()[0]
-        architecture = architecture_of(name)
-        of_way = "colocated" in row["trainer"] if colocated else row["method"] in FULL
-        if not of_way or architecture is None or architecture.guessed:
-            continue
-        width = 1.0 if "fp8" in row["model"].lower() else 2.0
-        try:
-            seconds = (float(row["sync_s_min"]) + float(row["sync_s_max"])) / 2
-        except ValueError as error:
-            raise not_a_number(error, path, line) from None
-        runs.append(SyncRun(architecture, width, seconds, colocated))
-    if not runs:
-        way = "between ranks that share GPUs" if colocated else "of a known model"
-        raise InputError(f"has no full copy {way}", str(path))
-    return runs
-
-
-def fit_sync(runs: Sequence[SyncRun]) -> Factors:
-    """Fitted factors of the weight-transfer formula."""
-    return fit_factors(FACTORS, lambda logs: _predict(runs, logs), np.array([run.seconds for run in runs]), 1.0)
-
-
-def _predict(runs: Sequence[SyncRun], logs: Array) -> Array:
-    factors = dict(zip((f.name for f in FACTORS), np.exp(logs).tolist(), strict=True))
-    return np.array([sync_s(r.architecture, factors, r.weight_bytes, colocated=r.colocated) for r in runs])
-
-
-def left_out_error(runs: Sequence[SyncRun]) -> float:
-    """Median relative error on a model that is left out."""
-    errors = []
-    for name in sorted({run.architecture.name for run in runs}):
-        out = [run for run in runs if run.architecture.name == name]
-        rest = [run for run in runs if run.architecture.name != name]
-        predicted = _predict(out, fit_sync(rest).logs)
-        errors += np.abs(predicted / np.array([run.seconds for run in out]) - 1).tolist()
-    return float(np.median(errors))

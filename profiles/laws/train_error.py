@@ -1,7 +1,7 @@
 """How far a training law may be off in a layout: less where runs were measured, more where physics alone speaks.
 
-Laws are fitted to runs that are data parallel on one node (train_file.py). What other layouts exchange, and how well
-their smaller products use a GPU, is physics only. Published runs of such layouts took, over the shipped law in the
+Laws are fitted to runs that are data parallel on one node (tools/train_file.py). What other layouts exchange, and how
+well their smaller products use a GPU, is physics only. Published runs of such layouts took, over the shipped law in the
 same layout,
 
     RollPacker (arXiv 2509.21009, section 6; H800, Megatron, rows padded, what an update has beside training untold)

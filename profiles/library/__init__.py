@@ -1,21 +1,28 @@
 """Profiles that ship: GPUs and models by data-sheet physics and public measurements, not of anybody's cluster.
 
-One file a (GPU, model), `h100.qwen2.5-7b.yaml`; `build.py` writes them. They say what a value rests on and how far it
-may be off; `rlplan profile` on your own machines replaces them. `prices.yaml` holds prices of GPUs (prices.py).
+One file a (GPU, model), `h100.qwen2.5-7b.yaml`; tools/build_library.py writes them. They say what a value rests on and
+how far it may be off; `rlplan profile` on your own machines replaces them. `prices.yaml` holds USD per GPU-hour on
+demand, medians of public price lists, of a day and of somebody's contract: `rlplan init` writes them into cluster.yaml
+with what they rest on, to be replaced by one's own.
 """
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from ...plans.facts.model_names import architecture_of
 from ...plans.facts.public_models import Architecture
+from ...plans.schema.base import Count, Positive, Strict
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import load
 from ..profile_schema import Profile
 
 FOLDER = Path(__file__).parent
+PRICES_NAME = "prices.yaml"
 GPU_NAMES = ("A100", "B200", "H100", "H20", "H200", "H800")
 MODEL_NAMES = (
     "Llama-3.1-70B", "Llama-3.1-8B", "Qwen2.5-14B", "Qwen2.5-32B", "Qwen2.5-72B", "Qwen2.5-7B", "Qwen3-30B-A3B",
@@ -79,3 +86,42 @@ def _near(model: str, names: list[str]) -> list[str]:
         for name, size in sizes.items()
         if abs(size / shape.parameters - 1) <= SAME_SIZE
     ]
+
+
+class GpuPrice(Strict):
+    """The price of one GPU for one hour, on demand."""
+
+    usd_per_gpu_hour: Positive
+    """Median of the offers in USD."""
+
+    lowest_usd_per_gpu_hour: Positive
+    """The cheapest of them."""
+
+    highest_usd_per_gpu_hour: Positive
+    """The dearest of them."""
+
+    offers: Count
+    """How many there are."""
+
+    source: Annotated[str, Field(min_length=1)]
+    """Whose offers, and where they were read."""
+
+    @property
+    def basis(self) -> str:
+        """Text on the offers that the price is the median of."""
+        if self.offers == 1:
+            return self.source
+        span = f"{self.lowest_usd_per_gpu_hour:g} to {self.highest_usd_per_gpu_hour:g}"
+        return f"median of {self.offers} offers from {span}: {self.source}"
+
+
+class Prices(Strict):
+    """The document prices.yaml."""
+
+    prices: dict[str, GpuPrice]
+    """By the GPU's short name."""
+
+
+def gpu_price(gpu: str) -> GpuPrice | None:
+    """The price of a GPU by its short name (`H100`); None where none ships."""
+    return load(FOLDER / PRICES_NAME, Prices).prices.get(gpu)

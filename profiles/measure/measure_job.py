@@ -3,7 +3,7 @@
 The same actors, calls and files as in a training run are timed, and real plain rounds are run with the real policy:
 they give the length trace, and they show what the sum of the phase costs misses.
 
-Each engine is started once; engines of several TP sizes come one after another (measure_engines.py). Of each size the
+Each engine is started once; engines of several TP sizes come one after another. Of each size the
 least that a plan needs is measured first, for every number of engines, then what refines it, while there is time
 (time_budget.py).
 """
@@ -11,43 +11,179 @@ least that a plan needs is measured first, for every number of engines, then wha
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...executor.engines.engine_bench import EngineBench
 from ...executor.engines.engine_handle import EngineHandle
 from ...executor.engines.vllm_options import kv_bytes_per_token
 from ...executor.placement.live_checks import check_shared
 from ...executor.processes.actors import start_ray
+from ...executor.processes.supervision import together
 from ...executor.rollout.prompts import load_prompts, load_tokenizer
+from ...executor.rollout.reward_sum import RewardSum
 from ...executor.rollout.round_runner import RoundRunner
 from ...plans.facts.model_shape import named_model
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
 from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ...plans.yaml.errors import InputError, RunFailed
-from ..drafts.draft_schema import ProfiledDrafts
+from ..draft_schema import ProfiledDrafts
 from ..judge_schema import Judge
+from ..laws.hardware_peaks import shape_of_policy
 from ..laws.measured_fit import TrainPoint, fit_train
+from ..laws.reward_fit import fit_executions
 from ..length_trace import LengthTrace
-from ..limits.hardware_peaks import shape_of_policy
 from ..phase_schema import Reward, Spread, Train
 from ..profile_schema import Machine, PolicyShape
-from .decoding.measure_drafts import drafts_or_why_not
-from .decoding.measure_rollout import RolloutCosts, spread
-from .measure_engines import measure_engines
-from .measure_rounds import Effort, MeasuredRound, RoundSampler, wide_prompts
-from .measure_site import Subject, profiled_workers, site_of, weight_bytes
+from .measure_drafts import drafts_or_why_not, wanted_tokens
+from .measure_judge import measure_judge
+from .measure_rollout import Decoded, RolloutCosts, measure_layout, spread
+from .measure_rounds import Effort, MeasuredRound, RoundSampler, Sampled, wide_prompts
+from .measure_site import FIRST, Site, Subject, profiled_workers, site_of, weight_bytes
 from .measure_updates import Bench, measure_updates, step_groups
-from .measured_layouts import first_update, layouts_to_measure, share_of_step, updates_to_measure
-from .scoring.measure_judge import measure_judge
-from .scoring.measure_reward import measure_reward
-from .time_budget import Notify, TimeBudget
-from .turn_seconds import EngineTurns
+from .measured_layouts import first_update, layout_name, layouts_to_measure, share_of_step, updates_to_measure
+from .time_budget import EngineTurns, Notify, TimeBudget
+
+REWARD_BURST = 200
+
+SLOW_S, ALONE = 0.02, 9
+"""Seconds of a sample from which on so many are scored alone."""
+
+
+async def measure_reward(
+    rewards: RewardSum, prompts: dict[str, Any], tokenizer: Any, sampled: Sampled, job: Job, workers: int
+) -> Reward:
+    """What a worker of the first pool, of so many, needs per sample when many wait; how much of that there is beside
+    decoding; and the latency of a call: from the real rounds, in which workers have been idle and engines are busy.
+    Where samples take long the last one waits for others there, so that some are scored alone."""
+    if not job.reward.pooled:  # no worker scores anything: lengths are looked at by the driver
+        return Reward(workers=1, latency=Spread(p50=0.0, p95=0.0, repeats=0), per_sample_s=0.0)
+    pool = rewards.scorer(job.reward.pooled[0].label)
+    samples = [sample for group in sampled.groups for sample in group]
+    texts = [str(tokenizer.decode(s.response_tokens, skip_special_tokens=True)) for s in samples[:REWARD_BURST]]
+
+    def submit(index: int, tag: str) -> Any:
+        sample = samples[index % len(texts)]
+        prompt = prompts[sample.prompt_id]
+        return pool.score(f"profile/{tag}/{index}", prompt.text, texts[index % len(texts)], prompt.answer)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(submit(index, "burst") for index in range(len(texts))))
+    per_sample = (time.perf_counter() - began) * workers / len(texts)
+    alone_s = sampled.reward_exposed_s
+    if per_sample >= SLOW_S:
+        alone_s = []
+        for index in range(ALONE):
+            began = time.perf_counter()
+            await submit(index, "alone")
+            alone_s.append(time.perf_counter() - began)
+    load = sum(sample.seconds for sample in sampled.scored) / sampled.scored_rollout_s
+    return Reward(
+        workers=workers,
+        latency=spread(alone_s),
+        per_sample_s=per_sample,
+        load=load,
+        # Only what runs a response's code takes as long as the response likes.
+        executions=fit_executions(sampled.scored) if job.reward.kind == "code" else None,
+    )
+
+
+TRAINERS_PART = DRAFTS_PART = 0.5
+"""Time that is kept for other layouts of the trainer, and for drafts, over that of one TP size of engines."""
+
+
+async def measure_engines(
+    subject: Subject,
+    site: Site,
+    sampler: RoundSampler,
+    budget: TimeBudget,
+    layouts: Sequence[EngineLayout],
+    vocabulary: int,
+    beside: Callable[[EngineHandle, EngineBench], Awaitable[None]] | None = None,
+) -> tuple[RolloutCosts, ...]:
+    """Costs of the layouts, those of one TP size after those of another; `sampler` has what their rounds gave.
+
+    Each engine is started once: on GPUs those of a size when those before have ended, on CPUs, where no device's memory
+    runs out, all of them at once, which takes less time. A size that fails, or for which no time is left, is left out,
+    as long as there is another. Starts reward workers and the first trainer, too. `vocabulary`: tokens that prompts are
+    made of. `beside` measures what is to run beside an engine, once there are samples. Raises RunFailed.
+    """
+    costs: list[RolloutCosts] = []
+    on_gpu = subject.pool.accelerators.kind == "cuda"
+    sizes = [list(alike) for _, alike in itertools.groupby(layouts, key=lambda each: each.tp)]
+    later = TRAINERS_PART + (DRAFTS_PART if wanted_tokens(subject) and not on_gpu else 0.0)
+    least_s = 0.0  # of one size: the start of its engines, and the least of its layouts
+    for number, alike in enumerate(sizes):
+        names, left = " and ".join(layout_name(layout) for layout in alike), len(sizes) - number
+        if costs and budget.left_s < least_s:
+            budget.leave_out(names)
+            budget.lacks(least_s * left)
+            continue
+        budget.begin(left + later)
+        before_s = budget.elapsed_s
+        widest = max(alike, key=lambda each: each.engines)
+        engines = site.fleet.engines(widest)
+        starting = engines if on_gpu else site.fleet.all_engines() if not number else []
+        try:
+            if starting:
+                budget.tell("starting " + ", ".join(engine.name for engine in starting))
+            if number:
+                await site.turns.start(starting, [])
+            else:
+                await together(site.rewards.start(), site.turns.start(starting, [FIRST]))
+            if not on_gpu:  # those of other sizes have started, too
+                before_s = budget.elapsed_s
+                budget.begin(left + later)
+            for layout in alike:
+                costs.append(await _least(subject, site, sampler, budget, layout, layouts, vocabulary))
+            if not number:
+                await sampler.lengths(widest)
+                if beside is not None:
+                    bench = EngineBench(site.fleet, vocabulary, seed=0, seeded=subject.job.rollout.seed_per_sample)
+                    await sampler.ready(widest, "beside")  # after their updates the engines sleep
+                    await beside(engines[0], bench)
+            least_s = max(least_s, budget.elapsed_s - before_s)
+            if budget.left_s < 0:
+                budget.lacks(least_s * (left - 1))
+            for layout in alike:
+                await sampler.more(layout, first=layout == layouts[0])
+            if not number:
+                await sampler.more_lengths(widest)
+        except RunFailed as error:
+            if not sampler.sampled.groups:  # lengths come with the first size
+                raise
+            budget.tell(f"the rest of {names} is left out: {error}")
+        finally:
+            await site.turns.end(engines)
+    return tuple(costs)
+
+
+async def _least(
+    subject: Subject,
+    site: Site,
+    sampler: RoundSampler,
+    budget: TimeBudget,
+    layout: EngineLayout,
+    layouts: Sequence[EngineLayout],
+    vocabulary: int,
+) -> RolloutCosts:
+    """The least of one of `layouts`: its costs, and some real rounds."""
+    name, rollout = layout_name(layout), subject.job.rollout
+    budget.tell(f"{name}: first weights")  # as in a run: the first load builds what decoding then reads
+    await sampler.ready(layout, "profile")
+    samples = math.ceil(share_of_step(layout, layouts, subject.pool) * rollout.samples_per_step)
+    decoded = Decoded(samples, rollout.max_prompt_tokens, rollout.longest_tokens)
+    bench = EngineBench(site.fleet, vocabulary, seed=layout.tp, seeded=rollout.seed_per_sample)
+    costs = await measure_layout(bench, site.fleet.engines(layout), layout, decoded, budget, name)
+    await sampler.least(layout, first=layout == layouts[0])
+    return costs
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from ...executor.configuration import update_settings
-from ...executor.rollout.round_runner import RoundRunner
+from ...executor.rollout.round_runner import RoundOptions, RoundRunner
 from ...executor.rollout.round_samples import train_groups
 from ...executor.trainer.samples import TrainSample
 from ...plans.schema.job import Job
@@ -30,8 +30,7 @@ from ..length_trace import LengthRow
 from .measure_site import FIRST, Site
 from .measure_updates import timed_update
 from .measured_layouts import layout_name
-from .time_budget import TimeBudget
-from .turn_seconds import EngineTurns, TurnSeconds
+from .time_budget import EngineTurns, TimeBudget, TurnSeconds
 
 # A wide round has about this many samples: one tail then pays for the lengths of many.
 WIDE_SAMPLES = 1024
@@ -247,7 +246,7 @@ class RoundSampler:
         # Other seeds than a run has: a prediction should not know the run's draws.
         base = ~self._job.algorithm.seed
         seeds = RoundSeeds(base, lambda prompt: serial, None) if self._job.rollout.seed_per_sample else None
-        result = await self._runner.run(round_, task.layout, version, self.weights.join, version, seeds)
+        result = await self._runner.run(round_, task.layout, version, self.weights.join, version, RoundOptions(seeds))
         groups = train_groups(round_.outcome(), result.samples)
         if not record:
             return groups

@@ -22,11 +22,10 @@ from ...executor.trainer.trainer_config import UpdateSettings
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.levers import UpdateLayout
 from ...plans.yaml.errors import RunFailed
-from ..limits.suspicions import recompute_gains
 from ..phase_schema import Train
+from ..suspicions import recompute_gains
 from .measure_site import FIRST, Site, update_name
-from .time_budget import TimeBudget
-from .turn_seconds import MOVES, TurnSeconds
+from .time_budget import MOVES, TimeBudget, TurnSeconds
 
 UPDATES = 3
 """Measured updates of a layout, after one that is not counted: its calls are the first of their kind."""

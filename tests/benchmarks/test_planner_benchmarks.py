@@ -29,12 +29,10 @@ from rlplan.planner.simulate.columns.composed_columns import ComposedLog
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.imports.served_file import COLUMNS, Group
 from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw
-from rlplan.profiles.laws.served_decode import Served, seconds_per_token
-from rlplan.profiles.laws.served_fit import sheet_of
 from rlplan.profiles.length_tables import table_names
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
+from rlplan.tools.served_fit import COLUMNS, Group, Served, seconds_per_token, sheet_of
 
 from ..planner.lengths.test_length_drift import checkpoints, trace_of
 

@@ -6,7 +6,7 @@ from rlplan.benchmarks import reward_deadlines as deadlines
 from rlplan.benchmarks import reward_workers as workers
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.reward_tables import reward_table
-from rlplan.rounds.timeouts import Execution
+from rlplan.rounds.timeouts import RewardExecution
 
 from ..traces.test_report import EXAMPLE
 
@@ -22,7 +22,7 @@ def test_one_sample_in_twenty_hangs_and_right_answers_repeat_their_seconds():
 
 
 def test_only_a_right_answer_that_a_deadline_ended_is_counted():
-    late = Execution("a", 1.0, False, True)
+    late = RewardExecution("a", 1.0, False, True)
     answers = [deadlines.Sample("a", 1.0, right) for right in (True, False)]
     assert deadlines.Phase(1.0, tuple((sample, late) for sample in answers)).judged_wrong() == 1
 

@@ -112,11 +112,11 @@ def test_without_a_folder_the_models_name_is_taken(tmp_path):
 def test_an_example_is_complete_and_loads(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from rlplan.executor.example.warmup import Phase
+    from rlplan.executor.example.warmup import WarmupPhase
 
     target = tmp_path / "demo"
     steps: list[int] = []
-    short = (Phase(steps=2, rows=2, tokens=32, keys=8, hits=0.5),)
+    short = (WarmupPhase(steps=2, rows=2, tokens=32, keys=8, hits=0.5),)
     facts = write.write_example(target, seed=1, phases=short, on_step=lambda done, total, loss: steps.append(done))
     assert steps == [1, 2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo"]

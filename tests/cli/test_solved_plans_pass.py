@@ -30,7 +30,7 @@ from rlplan.profiles.judge_schema import Judge
 from rlplan.profiles.length_trace import LengthRow, read_lengths, write_lengths
 from rlplan.profiles.library import library_names, library_profile
 from rlplan.profiles.phase_schema import Reward, Train
-from rlplan.profiles.profile_schema import Lengths, Machine, Profile
+from rlplan.profiles.profile_schema import Machine, Profile, ProfileLengths
 
 from ..planner.conftest import rollout, spread
 from .command_line import rlplan
@@ -162,7 +162,7 @@ def cpus(draw):
             for dp, budget in updates
         ),
         reward=Reward(workers=1, latency=spread(3e-3), per_sample_s=1e-4),
-        lengths=Lengths(path="lengths.jsonl", sha256="0" * 64, prompts=6, samples=24, cap_tokens=48, icc=0.5),
+        lengths=ProfileLengths(path="lengths.jsonl", sha256="0" * 64, prompts=6, samples=24, cap_tokens=48, icc=0.5),
         volatile={"measured_at": "2026-01-02T03:04:05Z", "measuring_s": 1.0, "versions": {}},
     )  # fmt: skip
     return machines("cpu", "core", cores, space, nodes, cores, host_memory_bytes), profile, "model"

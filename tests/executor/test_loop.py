@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from tests.rounds.driver import round_balance
 pytest.importorskip("torch")
 pytest.importorskip("ray")
 
-from rlplan.executor import loop
+from rlplan.executor import run as runs
 from rlplan.executor.loop import step
 from rlplan.executor.memory.device_turns import TurnsTook, no_turns
 from rlplan.executor.records.run_record import DriftWatch
@@ -54,28 +55,29 @@ class Levers:
 
         async def round_units(run, engines):
             await asyncio.sleep(0.03)
-            return self.change("units", here=engines, samples=0, paused_s=1.5)
+            return self.lever("units", here=engines, samples=0, paused_s=1.5)
 
         return SimpleNamespace(
             begin=lambda run, phase: self.take(f"begin {phase}", 7.0, 7.0), end=lambda: self.take("end", 0.4, 0.4),
             switched_in=lambda seconds: self.note(f"switched {seconds}"), round_units=round_units,
         )  # fmt: skip
 
-    def change(self, name, **attributes):
-        tell = lambda run, samples: run.event(name, samples=len(list(samples)))  # noqa: E731
-        return SimpleNamespace(tell=tell, **attributes)
+    def lever(self, name, trained=None, **attributes):
+        trained = trained or (lambda: asyncio.sleep(0, []))
+        report = lambda run, result: run.event(name, samples=len(result.samples))  # noqa: E731
+        return SimpleNamespace(trained=trained, report=report, **attributes)
 
     def stream(self):
-        return self.change("streaming", stream=SimpleNamespace(taken=[0], close=lambda: self.take("close", 0.2)))
+        return self.lever("streaming", lambda: self.take("close", 0.2, [0]))
 
 
 class NotedRounds(NumberRounds):
-    async def run(self, machine, layout, version, give, tag, *levers):
-        self.given = (version, tag, layout.engines, levers)
+    async def run(self, machine, layout, version, give, tag, options, levers):
+        self.given = (version, tag, layout.engines, options, levers)
+        levers[-1].begin(SimpleNamespace(machine=machine))
         result = await super().run(machine, layout, version)
         result.samples[SampleKey(0, 0)].reward_outcome = "policy_crash"
         result.samples[SampleKey(0, 0)].reward_detail = "it crashed"
-        result.drafts = "a report"
         return result
 
 
@@ -86,20 +88,19 @@ def test_a_step_has_its_phases_in_order_with_their_seconds(tmp_path, monkeypatch
         run.fleet.load_s = 2.0
         run.fleet.missed = [SimpleNamespace(engine=run.fleet, reason="it died between rounds")]
         run.permits, levers.began = levers.group(), now_s()
-        run.streaming = lambda machine, round_kind: levers.stream()
-        balance = round_balance(0.5, 0.1, 0.0, 1000)
+        run.settings = replace(run.settings, streams=True)
+        monkeypatch.setattr(runs, "round_streaming", lambda *_: levers.stream())
         short = run.settings.of_round("short")
-        rollout = short.rollout.model_copy(update={"balance": balance})
+        rollout = short.rollout.model_copy(update={"balance": round_balance(0.5, 0.1, 0.0, 1000)})
         run.settings.rounds["short"] = short.model_copy(update={"rollout": rollout})
 
         async def closed(*_, **__):
             raise WayClosed("there is no network")
 
         run.weights._broadcast.send = closed
-        fields = lambda report: {"report": report}  # noqa: E731
-        run.drafts.next_round = lambda drafts: SimpleNamespace(fields=fields)
-        tail = levers.change("tail")
-        monkeypatch.setattr(loop, "round_tail", lambda run, spec, samples, *_: levers.note(f"of {samples}") or tail)
+        run.drafts.next_round = lambda drafts, kind: levers.lever("drafts", kind=kind)
+        tail = levers.lever("tail")
+        monkeypatch.setattr(runs, "round_tail", lambda run, spec, samples, *_: levers.note(f"of {samples}") or tail)
         record.append(await step(run))
         levers.note("over")
 
@@ -125,24 +126,25 @@ def test_a_step_has_its_phases_in_order_with_their_seconds(tmp_path, monkeypatch
     )  # fmt: skip
     assert one.reward_failures == {"policy_crash": 1} and one.conservation_violations == []
     told = {event["event"]: event for event in events}
-    assert [told[name]["samples"] for name in ("tail", "units", "streaming")] == [6, 6, 6]
-    assert told["drafts"] | {"step": 1, "kind": "short", "report": "a report"} == told["drafts"]
+    assert [told[name]["samples"] for name in ("tail", "units", "streaming", "drafts")] == [6] * 4
     assert (told["restart"]["whom"], told["restart"]["reason"]) == ("made-up", "it died between rounds")
     unscored = {"step": 1, "outcome": "policy_crash", "samples": 1, "reason": "it crashed"}
     assert told["unscored"] | unscored == told["unscored"]
     balanced = {"step": 1, "prompts": 2, "known": 0}
     assert told["balanced"] | balanced == told["balanced"]
     assert (told["weights"]["way"], told["weights"]["reason"]) == ("file", "there is no network")
-    version, tag, engines, given = rounds.given
-    assert (version, tag, engines) == ("toy:0", "toy/0/0", 1) and given[2] == 8 and given[8].samples == 6
+    version, tag, engines, options, (_, _, units, drafts, balance) = rounds.given
+    assert (version, tag, engines, options.max_num_seqs) == ("toy:0", "toy/0/0", 1, 8)
+    assert (units.samples, drafts.kind, balance.placement(2) is not None) == (6, "short", True)
 
 
-def test_groups_that_were_trained_beside_the_rollout_are_not_trained_again(tmp_path):
+def test_groups_that_were_trained_beside_the_rollout_are_not_trained_again(tmp_path, monkeypatch):
     async def body(run, trainer):
         levers = Levers(tmp_path)
         levers.began = 0.0
         await step(run)
-        run.streaming = lambda machine, round_kind: levers.stream()
+        run.settings = replace(run.settings, streams=True)
+        monkeypatch.setattr(runs, "round_streaming", lambda *_: levers.stream())
         await step(run)
         first, second = trainer.trained
         assert [count for _, count in first] == [3, 3] and [count for _, count in second] == [3]

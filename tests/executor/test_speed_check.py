@@ -26,7 +26,8 @@ class Run:
     def __init__(self, fails=None):
         self.name, self.step_number, self.events, self.did, self.fails = "r", 0, [], [], fails
         update = SimpleNamespace(micro_batch_tokens=64)
-        self.settings = SimpleNamespace(of_round=lambda kind: SimpleNamespace(layout=kind, update=update))
+        rounds = lambda kind: SimpleNamespace(rollout=SimpleNamespace(layout=kind))  # noqa: E731
+        self.settings = SimpleNamespace(of_round=rounds, update_of=lambda kind: update)
         self.trainer = SimpleNamespace(lost=self.lost, time_update=self.time_update)
         self.weights = SimpleNamespace(sync=self.sync, retire=lambda: self.did.append("retire"))
         self.turns = SimpleNamespace(to_sending=self.turn, to_decoding=self.turn, to_training=self.turn)

@@ -13,7 +13,7 @@ pytest.importorskip("ray")
 import ray
 
 from rlplan.executor.processes.actors import UnawaitedCalls, within
-from rlplan.executor.processes.faults import ActorFailed, Fault, InfrastructureFailed, classify, failure, reason
+from rlplan.executor.processes.faults import ActorFailed, ErrorClass, InfrastructureFailed, classify, failure, reason
 from rlplan.executor.processes.supervision import (
     PAUSE_S,
     STARTS_IN_A_ROW,
@@ -46,25 +46,25 @@ def in_constructor(text):
 @pytest.mark.parametrize(
     ("error", "fault"),
     [
-        (ray.exceptions.ActorDiedError(), Fault.ACTOR),
-        (ray.exceptions.ActorUnavailableError("m", b"0" * 16), Fault.ACTOR),
-        (ray.exceptions.OutOfMemoryError("killed by the memory monitor"), Fault.ACTOR),
-        (in_task(RuntimeError(GLOO)), Fault.ACTOR),
-        (in_task(type("DistBackendError", (RuntimeError,), {})("NCCL communicator was aborted")), Fault.ACTOR),
-        (in_task(ActorFailed("engine", "vLLM's core process died")), Fault.ACTOR),
-        (in_constructor(GLOO), Fault.ACTOR),
-        (TimeoutError(), Fault.ACTOR),
-        (ConnectionResetError(), Fault.ACTOR),
-        (OSError(errno.ENOSPC, "No space left on device"), Fault.INFRASTRUCTURE),
-        (in_task(RuntimeError("I/O error: No space left on device (os error 28)")), Fault.INFRASTRUCTURE),
-        (ray.exceptions.ObjectStoreFullError("full"), Fault.INFRASTRUCTURE),
-        (InfrastructureFailed("disk"), Fault.INFRASTRUCTURE),
-        (in_task(ValueError("a group of 3, not 4")), Fault.FATAL),
-        (in_task(ValueError("the response says: Connection closed by peer")), Fault.FATAL),
-        (in_constructor("ValueError: unknown algorithm 'x'"), Fault.FATAL),
-        (FileNotFoundError(errno.ENOENT, "model"), Fault.FATAL),
-        (RunFailed("off-policy"), Fault.FATAL),
-        (InputError("no such key"), Fault.FATAL),
+        (ray.exceptions.ActorDiedError(), ErrorClass.ACTOR),
+        (ray.exceptions.ActorUnavailableError("m", b"0" * 16), ErrorClass.ACTOR),
+        (ray.exceptions.OutOfMemoryError("killed by the memory monitor"), ErrorClass.ACTOR),
+        (in_task(RuntimeError(GLOO)), ErrorClass.ACTOR),
+        (in_task(type("DistBackendError", (RuntimeError,), {})("NCCL communicator was aborted")), ErrorClass.ACTOR),
+        (in_task(ActorFailed("engine", "vLLM's core process died")), ErrorClass.ACTOR),
+        (in_constructor(GLOO), ErrorClass.ACTOR),
+        (TimeoutError(), ErrorClass.ACTOR),
+        (ConnectionResetError(), ErrorClass.ACTOR),
+        (OSError(errno.ENOSPC, "No space left on device"), ErrorClass.INFRASTRUCTURE),
+        (in_task(RuntimeError("I/O error: No space left on device (os error 28)")), ErrorClass.INFRASTRUCTURE),
+        (ray.exceptions.ObjectStoreFullError("full"), ErrorClass.INFRASTRUCTURE),
+        (InfrastructureFailed("disk"), ErrorClass.INFRASTRUCTURE),
+        (in_task(ValueError("a group of 3, not 4")), ErrorClass.FATAL),
+        (in_task(ValueError("the response says: Connection closed by peer")), ErrorClass.FATAL),
+        (in_constructor("ValueError: unknown algorithm 'x'"), ErrorClass.FATAL),
+        (FileNotFoundError(errno.ENOENT, "model"), ErrorClass.FATAL),
+        (RunFailed("off-policy"), ErrorClass.FATAL),
+        (InputError("no such key"), ErrorClass.FATAL),
     ],
 )
 def test_an_error_has_one_class_wherever_it_comes_from(error, fault):

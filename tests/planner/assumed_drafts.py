@@ -1,7 +1,7 @@
 """Drafts by an acceptance that is assumed, the same in all epochs."""
 
 from rlplan.planner.costs.draft_costs import Drafts
-from rlplan.profiles.drafts.draft_law import geometric
+from rlplan.profiles.draft_schema import geometric
 
 
 def assumed(tokens: int, acceptance: float, up_to_sequences: int) -> Drafts:

@@ -10,7 +10,7 @@ from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import InputFile, Inputs, ProfileFile
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.profiles.phase_schema import DecodePoint, Reward, Rollout, Spread, Train
-from rlplan.profiles.profile_schema import Lengths, Machine, Profile, RoundCheck
+from rlplan.profiles.profile_schema import Machine, Profile, ProfileLengths, RoundCheck
 
 CAP = 1024
 
@@ -75,7 +75,9 @@ def small_profile(**changes: Any) -> Profile:
             for tokens, per_token in ((1024, 7e-5), (2048, 4e-5), (4096, 3e-5), (8192, 3.4e-5))
         ),
         "reward": Reward(workers=1, latency=spread(3e-3), per_sample_s=1e-4),
-        "lengths": Lengths(path="lengths.jsonl", sha256="0" * 64, prompts=64, samples=1024, cap_tokens=CAP, icc=0.6),
+        "lengths": ProfileLengths(
+            path="lengths.jsonl", sha256="0" * 64, prompts=64, samples=1024, cap_tokens=CAP, icc=0.6
+        ),
         "checks": (
             RoundCheck(tp=1, engines=2, rounds=5, overhead_s=0.0, overhead_s_per_sample=0.0, factor=1.02, error=0.02),
         ),

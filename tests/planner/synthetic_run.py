@@ -28,7 +28,7 @@ from rlplan.rounds.schedule import Schedule
 from rlplan.traces.run_log import PLAN_COPY, TRACE
 from rlplan.traces.trace import TraceWriter
 
-from ..profiles.drafts.counted import counts_of
+from ..profiles.counted import counts_of
 from .conftest import heavy_trace, laptop, small_profile
 from .solutions import QUICK as QUICK
 from .solutions import eight_by_four, once, solution

@@ -14,7 +14,7 @@ from rlplan.planner.lengths.table_lengths import named_lengths
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.profiles.judge_schema import Judge, JudgeShare
 from rlplan.profiles.library import library_profile
-from rlplan.profiles.phase_schema import Executions
+from rlplan.profiles.phase_schema import RewardExecutions
 
 from ..golden import flat, same_as_golden
 from .conftest import laptop, rollout, small_job, small_profile
@@ -55,7 +55,9 @@ def case(name: str) -> dict[str, Any]:
         return {"job": eight_by_four(search=search), "mode": "predict", "passes": (Pass(4, 2, math.inf),)}
     if name == "levers":
         search = {**SEARCH, "hand_over": [0.5], "tail": [0.5], "cutoff_tokens": {"min": 100}, "max_over_issue": 3.0}
-        executions = Executions(correct_s=(0.1, 0.2, 4.0), wrong_s=(0.1, 9.0), correct=0.6, unsolved=0.2, scatter=1.4)
+        executions = RewardExecutions(
+            correct_s=(0.1, 0.2, 4.0), wrong_s=(0.1, 9.0), correct=0.6, unsolved=0.2, scatter=1.4
+        )
         reward = small_profile().reward.model_copy(update={"executions": executions})
         job = eight_by_four(search=search, reward=[CODE, {"kind": "math", "deadline_s": 5.0}])
         return {

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from rlplan.profiles.library.build_tables import length_tables, main, reward_tables
+from rlplan.tools.build_tables import length_tables, main, reward_tables
 
 
 def packed(path, heads, rows):

@@ -7,8 +7,7 @@ from pydantic import ValidationError
 
 from rlplan.plans.yaml.editor_schemas import schema_of
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.length_line import LengthLine
-from rlplan.profiles.length_trace import LengthRow, read_lengths, write_lengths
+from rlplan.profiles.length_trace import LengthLine, LengthRow, read_lengths, write_lengths
 
 GOOD = {
     "prompt": "k1", "epoch": 0, "sample": 3, "tokens": 57, "truncated": False, "reward": 1.0, "prompt_tokens": 18

@@ -20,12 +20,14 @@ from rlplan.profiles.library import (
     FOLDER,
     GPU_NAMES,
     MODEL_NAMES,
+    PRICES_NAME,
+    gpu_price,
     library_names,
     library_path,
     library_profile,
-    prices,
     shipped_model,
 )
+from rlplan.tools.transfers_and_prices import read_prices
 
 from .public_laws import update_layout
 
@@ -41,9 +43,7 @@ def test_every_gpu_and_model_ships_canonically_and_nothing_else(shipped):
     assert list(shipped) == NAMES
     for name, profile in shipped.items():
         assert library_path(*name).read_text(encoding="utf-8") == dump(profile)
-    assert {path.name for path in FOLDER.glob("*.yaml")} == {library_path(*name).name for name in NAMES} | {
-        prices.PATH.name
-    }
+    assert {path.name for path in FOLDER.glob("*.yaml")} == {library_path(*name).name for name in NAMES} | {PRICES_NAME}
 
 
 def test_every_value_says_its_source_and_error(shipped):
@@ -158,12 +158,12 @@ def test_a_model_that_does_not_ship_is_answered_with_the_nearest(asked, words):
 
 def test_every_price_has_a_source_and_lies_between_its_offers():
     for gpu in (*GPU_NAMES, "GH200", "B300"):
-        price = prices.gpu_price(gpu)
+        price = gpu_price(gpu)
         assert gpu in GPUS
         assert price.lowest_usd_per_gpu_hour <= price.usd_per_gpu_hour <= price.highest_usd_per_gpu_hour
         assert len(price.source) > 10 and (price.offers > 1) == ("median of" in price.basis)
-    assert prices.gpu_price("L40S") is None
-    assert prices.gpu_price("H100").usd_per_gpu_hour == 2.545
+    assert gpu_price("L40S") is None
+    assert gpu_price("H100").usd_per_gpu_hour == 2.545
 
 
 def test_prices_are_medians_of_the_offers_in_a_file(tmp_path):
@@ -171,14 +171,14 @@ def test_prices_are_medians_of_the_offers_in_a_file(tmp_path):
     head = "gpu,usd_per_gpu_hour,provider,source\n"
     rows = "H100,2.0,A,skypilot-org/skypilot-catalog a.csv\nH100,3.0,B,skypilot-org/skypilot-catalog b.csv\n"
     file.write_text(head + rows + "H100,7.0,C,c.example\nH20,,,NOT FOUND\nunknown,1.0,D,d\n")
-    found = prices.read_prices(file).prices
+    found = read_prices(file).prices
     assert set(found) == {"H100", "H20", "H800"}, "two of them as published"
     assert (found["H100"].usd_per_gpu_hour, found["H100"].offers) == (3.0, 3)
     assert found["H100"].source == "A, B by skypilot-org/skypilot-catalog; C by c.example"
     for text, words in (("gpu,usd\n", "no column"), (head, "no price"), (head + "H100,cheap,A,a\n", "no number")):
         file.write_text(text)
         with pytest.raises(InputError, match=words):
-            prices.read_prices(file)
+            read_prices(file)
 
 
 def test_an_a100_decodes_as_rollpackers_artifact_did(shipped):

@@ -7,9 +7,10 @@ import pytest
 
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.imports import train_file
-from rlplan.profiles.imports.train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
-from rlplan.profiles.laws import sync_law as sync
+from rlplan.profiles.laws.sync_law import cold_start_s, sync_s
+from rlplan.tools import train_file
+from rlplan.tools import transfers_and_prices as sync
+from rlplan.tools.train_file import fit_memory, fit_time, memory_errors, read_runs, time_errors
 
 from .public_laws import neutral
 
@@ -85,9 +86,9 @@ def test_syncs_take_longer_for_more_bytes_and_for_more_tensors(tmp_path):
     assert (run.seconds, shared.seconds) == (6, 1) and run.architecture.name == "Qwen2.5-7B"
     factors = sync.fit_sync([run]).as_dict()
     small, large, sparse = (architecture_of(n) for n in ("Qwen2.5-7B", "Qwen2.5-32B", "Qwen3-30B-A3B"))
-    assert sync.sync_s(small, factors) < sync.sync_s(large, factors) < sync.sync_s(sparse, factors)
+    assert sync_s(small, factors) < sync_s(large, factors) < sync_s(sparse, factors)
 
 
 def test_an_engine_of_more_ranks_starts_sooner():
     shape = architecture_of("Qwen2.5-7B")
-    assert sync.cold_start_s(shape, 4) < sync.cold_start_s(shape, 1)
+    assert cold_start_s(shape, 4) < cold_start_s(shape, 1)

@@ -13,7 +13,7 @@ from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.profiles.hardware import GPUS
-from rlplan.profiles.library.prices import gpu_price
+from rlplan.profiles.library import gpu_price
 from rlplan.profiles.skeleton import EXAMPLE_NAME, REWARD_NAME, RewardKind, machines_of, model_path_of, skeleton
 
 QWEN3_8B = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.rounds.timeouts import Counts, Execution, PoolTimeouts, Timeouts, TimeoutSpec
+from rlplan.rounds.timeouts import Counts, PoolTimeouts, RewardExecution, Timeouts, TimeoutSpec
 
 PUBLISHED = TimeoutSpec(max_s=30.0, min_s=2.0, anchor_factor=1.5)
 
@@ -20,7 +20,7 @@ specs = st.builds(
     st.floats(1, 4),
 )
 executions = st.builds(
-    lambda prompt, seconds, how: Execution(prompt, seconds, how == "correct", how == "timeout"),
+    lambda prompt, seconds, how: RewardExecution(prompt, seconds, how == "correct", how == "timeout"),
     st.sampled_from("abc"),
     seconds,
     st.sampled_from(["correct", "wrong", "timeout"]),
@@ -29,11 +29,11 @@ rounds = st.lists(st.lists(executions, max_size=6), max_size=5)
 
 
 def right(seconds, prompt="p"):
-    return Execution(prompt, seconds, correct=True, timed_out=False)
+    return RewardExecution(prompt, seconds, correct=True, timed_out=False)
 
 
 def cut(seconds, prompt="p"):
-    return Execution(prompt, seconds, correct=False, timed_out=True)
+    return RewardExecution(prompt, seconds, correct=False, timed_out=True)
 
 
 def after(spec, done):
@@ -47,7 +47,7 @@ def after(spec, done):
 def test_a_deadline_is_the_anchor_times_a_factor_within_bounds(anchor_s, deadline_s):
     assert PUBLISHED.deadline_s(anchor_s) == pytest.approx(deadline_s)
     timeouts = Timeouts(PUBLISHED)
-    timeouts.end_round([Execution("p", 9.0, correct=False, timed_out=False)])
+    timeouts.end_round([RewardExecution("p", 9.0, correct=False, timed_out=False)])
     assert timeouts.deadline_s("p") == 30.0, "a wrong answer teaches nothing"
     if anchor_s is not None:
         timeouts.end_round([right(anchor_s)])
@@ -99,7 +99,7 @@ def test_no_more_right_answers_are_lost_than_are_counted(anchors, later):
     for natural_s in [*anchors, *later]:
         killed = natural_s > timeouts.deadline_s("p")
         lost += killed and natural_s <= PUBLISHED.max_s
-        timeouts.end_round([Execution("p", min(natural_s, timeouts.deadline_s("p")), not killed, killed)])
+        timeouts.end_round([RewardExecution("p", min(natural_s, timeouts.deadline_s("p")), not killed, killed)])
     assert lost <= timeouts.counts.cut
 
 

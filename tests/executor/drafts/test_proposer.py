@@ -9,9 +9,9 @@ import pytest
 
 from rlplan.executor.drafts import proposer as proposers
 from rlplan.executor.drafts.draft_messages import PROMPT, PROMPT_TOKENS, REQUEST, DraftReport, PromptHistory
-from rlplan.executor.drafts.draft_worker import DraftRank
-from rlplan.executor.drafts.drawn_verification import DrawnVerification
 from rlplan.executor.drafts.proposer import HistoryProposer
+from rlplan.executor.engines.engine_worker import DraftRank
+from rlplan.executor.engines.runner_patches import DrawnVerification
 
 MOST, LONGEST = 4, 240
 ASKED = [7, 8, 9]
@@ -29,8 +29,7 @@ class Engine:
             req_ids=[], req_id_to_index={}, token_ids_cpu=np.zeros((4, LONGEST), np.int32),
             num_tokens_no_spec=np.zeros(4, np.int32),
         )  # fmt: skip
-        self.requests, self.texts, self.drafts, self.updates = {}, {}, {}, []
-        self._update_states = self.updates.append
+        self.requests, self.texts, self.drafts = {}, {}, {}
         self.new, self.gone = [], []
         self.drafted, self.accepted = [0] * MOST, [0] * MOST
         config = SimpleNamespace(
@@ -38,8 +37,7 @@ class Engine:
             model_config=SimpleNamespace(max_model_len=LONGEST),
         )
         self.drafter = HistoryProposer(config)
-        self.sampler = "vLLM's"
-        self.drafter.attach(self, "seeded")
+        self.drafter.attach(self)
 
     def add(self, name, prompt, text):
         """A sample that writes `text`; "" as its prompt: it is none of a round."""
@@ -61,7 +59,7 @@ class Engine:
         """A step of all samples; `spoilt`: the drafts to verify are others than were proposed. Returns the drafts."""
         batch = self.input_batch
         told = {name: [0] * len(draft) if spoilt else draft for name, draft in self.drafts.items() if draft}
-        self._update_states(
+        self.drafter.scheduled(
             SimpleNamespace(
                 scheduled_spec_decode_tokens=told, scheduled_new_reqs=self.new, finished_req_ids=set(self.gone)
             )
@@ -107,7 +105,6 @@ def test_drafts_come_from_the_prompts_earlier_responses_once_steps_are_known():
     engine.add("a", "p", OTHER)
     first = steps(engine, 5)
     assert first[:4] == [[[]]] * 4 and first[4] == [OTHER[5:9]], "four steps show what one takes without drafts"
-    assert len(engine.updates) == 5, "vLLM's own update goes on"
     steps(engine, 8)
     report = engine.report("driver's a")
     assert report.drafted_at == engine.drafted == [8] * 4 and report.accepted_at == engine.accepted == [8] * 4
@@ -221,9 +218,12 @@ def test_the_first_rank_drafts_for_all_ranks_of_an_engine():
             assert rank.take_drafts(["x"]) is None
     with pytest.raises(RuntimeError, match="drawing with seeds"):
         rank.attach_drafts()
-    rank.seeded = "seeded"
+    rank.seeded, runner = "seeded", rank.model_runner
+    runner.sampler, runner._prepare_inputs = "vLLM's", lambda scheduler_output, num_scheduled_tokens: None
+    runner._update_states = lambda scheduler_output: None
+    runner.rejection_sampler = SimpleNamespace(forward=lambda metadata, draft_probs, logits, sampling_metadata: None)
     rank.attach_drafts()
-    assert isinstance(rank.model_runner.rejection_sampler, DrawnVerification)
-    rank.model_runner.drafter = object()
+    assert isinstance(runner.rejection_sampler, DrawnVerification)
+    runner.drafter = object()
     with pytest.raises(RuntimeError, match="vLLM drafts by object, not by HistoryProposer"):
         rank.attach_drafts()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rlplan.plans.schema.levers import EngineLayout
 from tests.rounds.driver import round_balance
 
 pytest.importorskip("vllm")
 
+from rlplan.executor.rollout.round_lever import BalancedRound
+from rlplan.executor.rollout.round_runner import RoundOptions
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.balancing.length_estimates import Expected, Recorded
 from rlplan.rounds.balancing.longest_first import Balance
 from rlplan.rounds.machines.race import RaceRound
@@ -34,9 +36,9 @@ def test_a_balanced_round_has_the_samples_of_one_by_count(fleet, loop, tiny_mode
             await load(fleet, LAYOUT, path, version)
             machine = RaceRound(list(PROMPTS), len(PROMPTS), GROUP, GROUP, LONGEST)
             seeds = RoundSeeds(7, lambda prompt: 0, None)
-            result = await runner(fleet).run(
-                machine, LAYOUT, version, give, version, seeds, max_num_seqs=6, balance=balance
-            )
+            levers = [] if balance is None else [BalancedRound(balance, 6)]
+            how = RoundOptions(seeds, max_num_seqs=6)
+            result = await runner(fleet).run(machine, LAYOUT, version, give, version, how, levers)
             assert len(machine.outcome().trained) == len(PROMPTS)
             assert all(s.version_start == s.version_end == version for s in result.samples.values())
             assert all(len(s.tokens) == len(s.logprobs) for s in result.samples.values())

@@ -19,7 +19,7 @@ pytest.importorskip("vllm")
 from rlplan.executor.engines.engine_handle import EngineEvents
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.rollout.prompts import PromptText
-from rlplan.executor.rollout.round_runner import RoundRunner
+from rlplan.executor.rollout.round_runner import RoundOptions, RoundRunner
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_round import RoundLengths, simulate_round
@@ -267,7 +267,9 @@ def test_a_round_gives_its_engines_the_limit_of_sequences_at_once(fleet, loop, t
     async def body():
         await load(fleet, EngineLayout(1, 2), path, "at once")
         machine = RaceRound(list(PROMPTS)[:2], 2, 2, 2, 8)
-        return await runner(fleet).run(machine, EngineLayout(1, 2), "at once", by_path(path), "at once", max_num_seqs=3)
+        return await runner(fleet).run(
+            machine, EngineLayout(1, 2), "at once", by_path(path), "at once", RoundOptions(max_num_seqs=3)
+        )
 
     loop.run_until_complete(body())
     assert {most for _, most in given} == {3} and len({name for name, _ in given}) == 2
@@ -305,7 +307,7 @@ def test_engines_cache_and_place_samples_as_the_planner_says(fleet, loop, tiny_m
 
     async def body():
         await load(fleet, layout, path, tag)
-        return await runner(fleet).run(machine, layout, tag, by_path(path), tag, sharing=sharing)
+        return await runner(fleet).run(machine, layout, tag, by_path(path), tag, RoundOptions(sharing=sharing))
 
     result = loop.run_until_complete(body())
     engines = fleet.engines(layout)

@@ -12,6 +12,7 @@ pytest.importorskip("vllm")
 
 from rlplan.executor.memory.device_turns import DeviceTurns
 from rlplan.executor.rollout.engine_change import round_tail
+from rlplan.executor.rollout.round_runner import RoundOptions
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.device_ledger import Device, DeviceLedger, Holder
 from rlplan.rounds.machines.race import RaceRound
@@ -55,9 +56,10 @@ async def tail_round(fleet, path, version, spec):
 
         tail = round_tail(run, spec, len(PROMPTS) * GROUP, small, fleet, turns, give_all)
         seeds = RoundSeeds(7, lambda prompt: 0, None)
-        result = await runner(fleet).run(machine, ONE, version, give, version, seeds, tail=tail)
+        levers = [] if tail is None else [tail]
+        result = await runner(fleet).run(machine, ONE, version, give, version, RoundOptions(seeds), levers)
         if tail is not None:
-            tail.tell(run, result.samples.values())
+            tail.report(run, result)
         # As tests that share the engines expect them: awake.
         for engine in [*small, *large]:
             state = turns.ledger.states[engine.name]

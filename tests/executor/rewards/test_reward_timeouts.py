@@ -11,7 +11,7 @@ from rlplan.executor.rewards.functions import ScorerConfig
 from rlplan.executor.rewards.worker import RewardWorker
 from rlplan.rounds.machines.events import Finished, Score, Scored
 from rlplan.rounds.machines.race import RaceRound
-from rlplan.rounds.timeouts import Execution, PoolTimeouts, TimeoutSpec
+from rlplan.rounds.timeouts import PoolTimeouts, RewardExecution, TimeoutSpec
 
 HERE = Path(__file__).parent
 needs_executor = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the executor's extra")
@@ -105,7 +105,7 @@ def test_a_checkpoint_holds_the_deadlines(tmp_path):
 
     run = new_run()
     ((name, _),) = run.timeouts.pools.items()
-    run.timeouts.end_round({name: [Execution("a", 1.0, correct=True, timed_out=False)]})
+    run.timeouts.end_round({name: [RewardExecution("a", 1.0, correct=True, timed_out=False)]})
     asyncio.run(run.checkpoint())
     resumed = new_run()
     asyncio.run(resumed._load())

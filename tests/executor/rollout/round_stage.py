@@ -8,7 +8,7 @@ import contextlib
 from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.executor.rollout.engine_change import round_tail
 from rlplan.executor.rollout.prompts import PromptText
-from rlplan.executor.rollout.round_runner import RoundRunner
+from rlplan.executor.rollout.round_runner import RoundOptions, RoundRunner
 from rlplan.executor.rollout.unit_change import EngineUnits, round_units
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.machines.race import RaceRound
@@ -68,8 +68,9 @@ class RoundStage(Stage):
         if units is not None:
             units.samples = SAMPLES
         runner = RoundRunner(self.fleet, self.rewards, PROMPTS, str, temperature=1.0, **{"stall_s": 20.0, **options})
-        changes = {"tail": tail, "units": units}
-        running = runner.run(machine or race(), SHORT, version, self.give, version, max_num_seqs=8, **changes)
+        levers = [lever for lever in (tail, units) if lever is not None]
+        how = RoundOptions(max_num_seqs=8)
+        running = runner.run(machine or race(), SHORT, version, self.give, version, how, levers)
         task = asyncio.create_task(running)
         try:
             if during is not None:
@@ -77,9 +78,9 @@ class RoundStage(Stage):
             return await asyncio.wait_for(task, 600)
         finally:
             await left(task)
-            for change in changes.values():
-                if change is not None and not task.cancelled() and task.exception() is None:
-                    change.tell(self.run, task.result().samples.values())
+            for lever in levers:
+                if not task.cancelled() and task.exception() is None:
+                    lever.report(self.run, task.result())
 
 
 async def left(task):

@@ -15,7 +15,8 @@ from rlplan.executor.processes.actors import UnawaitedCalls
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_drafts import UPCOMING, DraftedRound, RunDrafts
-from rlplan.executor.rollout.round_samples import RolloutSample
+from rlplan.executor.rollout.round_lever import OpenRound
+from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.plans.schema.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.rounds.machines.events import SampleKey
@@ -97,11 +98,23 @@ def test_engines_draft_nothing_in_a_round_without_drafts(store, settings):
     assert engine.calls == [("begin", *settings)], "they note what they write if it is remembered"
     assert end(drafted, [engine], [("p.0", sample("p", [1], 0.0, 1.0))]) is None
     assert store is None or len(store) == 1
-    assert drafted.samples_ahead({}, "tag", 10, 1.0) is None
+
+
+def opened(engines=(), samples=(), prompts=None):
+    """A round on engines, with samples by the id of their latest request."""
+    ledger = SimpleNamespace(
+        samples=dict(samples), request_id=lambda key: key, prompts=prompts, tag="t", temperature=0.7
+    )  # fmt: skip
+    return OpenRound(SimpleNamespace(max_tokens=50), list(engines), ledger, "v", print)
 
 
 def end(drafted, engines, samples):
-    return asyncio.run(drafted.end(engines, samples))
+    """What is told of drafts once the round is over."""
+    told = []
+    asyncio.run(drafted.end(opened(engines, samples)))
+    run = SimpleNamespace(step_number=6, event=lambda name, **fields: told.append((name, fields)))
+    drafted.report(run, RolloutResult(1.0, 0.0, {}, []))
+    return told[0][1] if told else None
 
 
 def test_responses_are_remembered_with_rewards_or_as_far_as_an_engine_knows():
@@ -112,7 +125,8 @@ def test_responses_are_remembered_with_rewards_or_as_far_as_an_engine_knows():
         ("p.0", sample("p", [1, 2, 3], 1.0, 4.0)), ("p.1", sample("p", [])), ("p.2", sample("p", [9], 0.0, 2.0)),
         ("q.0+", sample("q", [5, 6])),
     ])  # fmt: skip
-    assert engine.calls[-1] == ("take", ["p.1", "q.0+"]) and report.steps == 3
+    assert engine.calls[-1] == ("take", ["p.1", "q.0+"])
+    assert (report["step"], report["kind"], report["steps"]) == (7, "short", 3)
     assert texts_of(store, "p", 2) == [[1, 2, 3], [7, 8], [9]] and store.of("p", 2).weights == [2.0, 1.0, 1.0]
     assert texts_of(store, "q", 2) == [[5, 6]], "what it had when it moved to an engine that tells nothing of it"
     fields = drafted.fields(DraftReport(2, 9, [5, 1], [4, 0], {"own": 4}, {3: BatchSteps(0.01, 0.02, 1.5, 10)}, 100))
@@ -131,7 +145,7 @@ def test_an_engine_that_is_gone_or_was_replaced_tells_nothing():
     gone.alive, replaced.lives = False, 2
     report = end(drafted, engines, [("p.0", sample("p", []))])
     assert [engine.calls[-1][0] for engine in engines] == ["begin", "begin", "take", "take"]
-    assert report.steps == 3 and texts_of(store, "p", 0) == [[3]]
+    assert report["steps"] == 3 and texts_of(store, "p", 0) == [[3]]
 
 
 def test_prompts_of_rounds_to_come_are_decoded_ahead_in_the_tail():
@@ -139,7 +153,13 @@ def test_prompts_of_rounds_to_come_are_decoded_ahead_in_the_tail():
     engine, store = Engine(texts={"t/ahead.0": [4, 5]}), store_with("known")
     drafted = DraftedRound(drafts, store, lambda _: 0, 3, [("known", 1), ("b", 1), ("c", 2), ("d", 2)])
     prompts = {name: PromptText(name, "text", (7, 8), None) for name in "bcd"}
-    ahead = drafted.samples_ahead(prompts, "t", 50, 0.7)
+    changed = opened(prompts=prompts)
+    changed.change = "engines stop"
+    drafted.begin(changed)
+    assert changed.ahead is None and changed.prepare == drafted.prepare, "nobody would move them"
+    begun = opened(prompts=prompts)
+    drafted.begin(begun)
+    ahead = begun.ahead
     assert ahead.fill({0: 2, 1: 5}, 0) == [], "not before a sample of the round has finished"
     asked = [Request(f"t/ahead.{n}", (7, 8), 50, temperature=0.7, prompt_id=prompt) for n, prompt in enumerate("bcd")]
     assert ahead.fill({0: 1, 1: 0}, 1) == [(0, asked[0]), (1, asked[1]), (1, asked[2])], "each up to two"
@@ -186,8 +206,8 @@ def test_a_checkpoint_holds_what_the_run_remembers_and_damage_is_told(tmp_path):
     assert other.load(tmp_path, ["p"]) == "No such file or directory"
     without = run_drafts(None)
     assert without.files() == {} and without.load(tmp_path, ["p"]) is None
-    assert run_drafts(None, 0).next_round(None) is None, "its engines draft in no run"
-    drafted = drafts.next_round(DRAFTS)
+    assert run_drafts(None, 0).next_round(None, "short") is None, "its engines draft in no run"
+    drafted = drafts.next_round(DRAFTS, "long")
     assert (drafted._epoch_of("z"), drafted._epoch_of("p"), drafted._number) == (UPCOMING, 0, 3)
 
 

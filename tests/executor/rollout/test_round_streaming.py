@@ -15,7 +15,7 @@ pytest.importorskip("ray")
 pytest.importorskip("torch")
 
 from rlplan.executor.rollout.prompts import load_prompts, load_tokenizer
-from rlplan.executor.rollout.round_runner import RoundRunner
+from rlplan.executor.rollout.round_runner import RoundOptions, RoundRunner
 from rlplan.executor.rollout.round_streaming import GroupStream, round_streaming
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerDied
@@ -64,9 +64,10 @@ class Streamed(RoundStage):
         if streaming is None:
             return None, None
         runner = RoundRunner(self.fleet, self.rewards, PROMPTS, str, temperature=1.0)
-        result = await runner.run(race(), SHORT, "v", self.give, "v", max_num_seqs=8, streaming=streaming)
-        await streaming.stream.close()
-        streaming.tell(self.run, result.samples.values())
+        how = RoundOptions(max_num_seqs=8)
+        result = await runner.run(race(), SHORT, "v", self.give, "v", how, [streaming])
+        assert await streaming.trained() == streaming.stream.taken
+        streaming.report(self.run, result)
         return streaming, result
 
 

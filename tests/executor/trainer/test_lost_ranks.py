@@ -14,7 +14,7 @@ from rlplan.executor.processes import supervision
 from rlplan.executor.processes.faults import InfrastructureFailed
 from rlplan.executor.processes.supervision import Patience, Supervisor
 from rlplan.executor.trainer import trainer_group as trainers
-from rlplan.executor.trainer.samples import Share, TrainSample
+from rlplan.executor.trainer.samples import ReplicaShare, TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_group import (
     PULSE_GROUP,
@@ -221,7 +221,7 @@ async def _must_have(group, *call):
     assert all(call in rank.calls for rank in group._ranks)
 
 
-EMPTY = ("stored", Share([], [], [], 0, 0, 0))
+EMPTY = ("stored", ReplicaShare([], [], [], 0, 0, 0))
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from torch._C._distributed_c10d import HashStore
 
 from rlplan.executor.weights import transfer as transfer_module
 from rlplan.executor.weights.bucket_memory import HOST, BucketMemory, TransferBroken, device_key, put, tensors_in
-from rlplan.executor.weights.bucket_plan import Source, buckets_of, whole_box
+from rlplan.executor.weights.bucket_plan import TensorSource, buckets_of, whole_box
 from rlplan.executor.weights.transfer import Answer, BucketReader, Transfer, agreed, tensor_checksum
 
 SHAPES = {"a": (2, 3), "b": (), "c": (5,), "d": (4, 4)}
-(BUCKET,) = buckets_of([Source(name, shape, name, whole_box(shape)) for name, shape in SHAPES.items()], 2, 1000)
+(BUCKET,) = buckets_of([TensorSource(name, shape, name, whole_box(shape)) for name, shape in SHAPES.items()], 2, 1000)
 GPU = torch.device("cuda", 1)
 
 

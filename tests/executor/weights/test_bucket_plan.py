@@ -6,7 +6,16 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.executor.weights.bucket_plan import ALIGNMENT, Box, Source, buckets_of, chunk, copies_of, cuts_of, whole_box
+from rlplan.executor.weights.bucket_plan import (
+    ALIGNMENT,
+    Box,
+    TensorSource,
+    buckets_of,
+    chunk,
+    copies_of,
+    cuts_of,
+    whole_box,
+)
 
 
 def cut(shape, fsdp, tp, rank, tp_dim):
@@ -34,9 +43,9 @@ def layouts(draw):
         if len(shape) == 3 and draw(st.booleans()):  # experts: a tensor of the checkpoint for each index
             for index in range(shape[0]):
                 box = Box((index, 0, 0), (1, *shape[1:]))
-                sources.append(Source(f"{name}.{index}", shape[1:], name, box))
+                sources.append(TensorSource(f"{name}.{index}", shape[1:], name, box))
         else:
-            sources.append(Source(name, shape, name, whole_box(shape)))
+            sources.append(TensorSource(name, shape, name, whole_box(shape)))
     return shapes, held, sources, draw(st.integers(1, 400))
 
 

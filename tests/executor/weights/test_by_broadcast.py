@@ -10,12 +10,12 @@ pytest.importorskip("ray")
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.executor.weight_sync import ByBroadcast
-from rlplan.executor.weights.bucket_plan import Source, whole_box
+from rlplan.executor.weights.bucket_plan import TensorSource, whole_box
 from rlplan.executor.weights.transfer import Answer, Holdings, Sent, WayClosed
 
 SHAPE = (4, 8)
 NAMES = ("a", "b", "c")
-SOURCES = tuple(Source(name, SHAPE, name, whole_box(SHAPE)) for name in NAMES)
+SOURCES = tuple(TensorSource(name, SHAPE, name, whole_box(SHAPE)) for name in NAMES)
 SUMS = {"w": "1"}
 BYTES = 3 * 4 * 32
 

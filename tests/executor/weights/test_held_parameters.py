@@ -18,7 +18,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from rlplan.executor.trainer import rank_transfers
 from rlplan.executor.trainer.policy.local_tensors import local
 from rlplan.executor.trainer.rank_transfers import RankTransfers, checkpoint_sources, held_box
-from rlplan.executor.weights.bucket_plan import Box, Source
+from rlplan.executor.weights.bucket_plan import Box, TensorSource
 
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
@@ -58,9 +58,9 @@ SHAPE = (4, 6)
 @pytest.mark.parametrize(
     ("convert", "source"),
     [
-        (lambda w: w, Source("v", SHAPE, "w", Box((0, 0), SHAPE))),
-        (lambda w: w[1:3], Source("v", (2, 6), "w", Box((1, 0), (2, 6)))),
-        (lambda w: w[3], Source("v", (6,), "w", Box((3, 0), (1, 6)))),
+        (lambda w: w, TensorSource("v", SHAPE, "w", Box((0, 0), SHAPE))),
+        (lambda w: w[1:3], TensorSource("v", (2, 6), "w", Box((1, 0), (2, 6)))),
+        (lambda w: w[3], TensorSource("v", (6,), "w", Box((3, 0), (1, 6)))),
         (lambda w: w.T, None),
         (lambda w: w[::2], None),
         (lambda w: w[:, 1:], None),

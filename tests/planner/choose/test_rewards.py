@@ -23,7 +23,7 @@ from rlplan.plans.schema.levers import EngineLayout, RewardJudge, timeout_spec
 from rlplan.plans.schema.planned_job import PlannedJob, PooledReward
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.judge_schema import Judge, JudgeShare
-from rlplan.profiles.phase_schema import Executions, Reward
+from rlplan.profiles.phase_schema import Reward, RewardExecutions
 
 from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile, some_inputs, spread
 from ..gpu_run import gpu_cluster, solved_on_gpus
@@ -105,7 +105,7 @@ CODE = Reward(
     workers=1,
     latency=spread(0.4),
     per_sample_s=0.4,
-    executions=Executions(
+    executions=RewardExecutions(
         correct_s=(0.05,) * 18 + (4.0, 9.0), wrong_s=(0.05,) * 9 + (30.0,), correct=0.6, unsolved=0.2, scatter=1.5
     ),
 )

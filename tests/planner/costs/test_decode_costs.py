@@ -10,7 +10,7 @@ from rlplan.planner.costs.decode_costs import HELD_TOKENS, DecodeCost, decode_co
 from rlplan.planner.costs.draft_costs import Drafts, drafted
 from rlplan.planner.costs.update_costs import TrainCost, train_cost, train_costs
 from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
-from rlplan.profiles.drafts.draft_law import geometric
+from rlplan.profiles.draft_schema import geometric
 from rlplan.profiles.profile_schema import Machine, Profile
 
 from ..conftest import rollout, small_profile

@@ -23,8 +23,7 @@ from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws
 from rlplan.plans.schema.levers import EngineLayout, SearchDrafts
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.drafts.draft_law import DraftLaw, geometric
-from rlplan.profiles.drafts.draft_schema import DraftBatch, DraftRates, ProfiledDrafts
+from rlplan.profiles.draft_schema import DraftBatch, DraftLaw, DraftRates, ProfiledDrafts, geometric
 from rlplan.rounds.round_spec import RoundKind
 
 from ..assumed_drafts import assumed

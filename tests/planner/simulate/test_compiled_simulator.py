@@ -15,7 +15,7 @@ from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws, SimulatedRound
 from rlplan.plans.schema.levers import EngineLayout, RoundHandOver, RoundPrefix, RoundTail
-from rlplan.profiles.drafts.draft_law import DraftLaw
+from rlplan.profiles.draft_schema import DraftLaw
 from rlplan.rounds.compiled import kernel_state as state
 from rlplan.rounds.compiled.numba_options import entry
 from rlplan.rounds.machines.exact import MAX_DRAWS

@@ -20,7 +20,7 @@ from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.phrases.why_line import levers_of
 from rlplan.plans.schema.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.drafts.draft_schema import ProfiledDrafts
+from rlplan.profiles.draft_schema import ProfiledDrafts
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.phase_schema import DecodePoint
 

@@ -18,9 +18,9 @@ from rlplan.planner.tune.refit import price, refit, replay_run
 from rlplan.planner.tune.reward_times import FEWEST, refitted_reward
 from rlplan.planner.tune.run_lengths import epoch_prompts, refit_lengths, run_lengths, scaled
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.drafts.draft_schema import DraftRates, ProfiledDrafts
+from rlplan.profiles.draft_schema import DraftRates, ProfiledDrafts
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
-from rlplan.profiles.phase_schema import Executions, Reward
+from rlplan.profiles.phase_schema import Reward, RewardExecutions
 from rlplan.profiles.profile_schema import Profile
 
 from ..conftest import CAP, spread
@@ -113,7 +113,7 @@ def test_scaling_keeps_what_the_cap_cut_and_cuts_what_grows_beyond_it():
 
 # -- rewards -----------------------------------------------------------------------------------------------------------
 
-OLD = Executions(correct_s=(0.1,), wrong_s=(0.1, 30.0), correct=0.5, unsolved=0.0)
+OLD = RewardExecutions(correct_s=(0.1,), wrong_s=(0.1, 30.0), correct=0.5, unsolved=0.0)
 PROFILED = Reward(workers=1, latency=spread(0.2), per_sample_s=0.1, executions=OLD, load=0.5)
 TWICE = Line(0.0, 2.0, 0.1, 0.1, 10)
 

@@ -11,11 +11,11 @@ from rlplan.plans.files.prompt_rows import read_prompts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.input_files import DATA_BYTES, DOCUMENT_BYTES, chunks, must_be_readable, read_bytes, read_text
 from rlplan.plans.yaml.yaml_io import sha256_file
-from rlplan.profiles.imports.published_lengths import read_length_table
-from rlplan.profiles.imports.served_file import read_served
-from rlplan.profiles.imports.train_file import read_runs
-from rlplan.profiles.laws.sync_law import read_syncs
 from rlplan.profiles.length_trace import read_lengths
+from rlplan.tools.published_lengths import read_length_table
+from rlplan.tools.served_fit import read_served
+from rlplan.tools.train_file import read_runs
+from rlplan.tools.transfers_and_prices import read_syncs
 
 pytestmark = pytest.mark.timeout(30)  # what is tested here would wait for ever
 

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.imports.published_lengths import read_length_table
+from rlplan.tools.published_lengths import read_length_table
 
 HEAD = "source,step,prompt_id,sample_id,response_tokens,reward\n"
 

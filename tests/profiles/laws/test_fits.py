@@ -16,7 +16,7 @@ from rlplan.profiles.laws.measured_fit import (
     nonnegative_least_squares,
 )
 from rlplan.profiles.laws.reward_fit import MOST, ScoredSample, equally_likely, fit_executions
-from rlplan.profiles.phase_schema import DecodePoint, Executions, Reward, Spread
+from rlplan.profiles.phase_schema import DecodePoint, Reward, RewardExecutions, Spread
 
 # -- factors over a law, drawn to a prior ------------------------------------------------------------------------------
 
@@ -165,14 +165,14 @@ def test_few_values_stand_for_many(values):
 )
 def test_what_is_fitted_to_scored_samples_can_be_read_again(rows):
     fitted = fit_executions([ScoredSample(*row) for row in rows])
-    assert fitted is None or loads(dump(fitted, digits=WRITTEN_DIGITS), Executions).correct == pytest.approx(
+    assert fitted is None or loads(dump(fitted, digits=WRITTEN_DIGITS), RewardExecutions).correct == pytest.approx(
         fitted.correct, rel=1e-5
     )
 
 
 def test_prompts_are_solved_or_not_and_their_slowest_answer_counts():
     rows = [("a", 1.0, 0.5), ("a", 1.0, 0.7), ("a", 0.0, 30.0), ("b", 1.0, 0.2), ("c", 0.0, 0.1), ("d", -1.0, 0.4)]
-    assert fit_executions([ScoredSample(*row) for row in rows]) == Executions(
+    assert fit_executions([ScoredSample(*row) for row in rows]) == RewardExecutions(
         correct_s=(0.2, 0.7), wrong_s=(0.1, 0.4, 30.0), correct=0.75, unsolved=0.5, scatter=0.7 / 0.5
     )
 
@@ -195,7 +195,7 @@ def test_executions_come_back_from_a_profile_and_must_ascend():
         return Reward(workers=2, latency=Spread(p50=0.1, p95=0.2, repeats=3), per_sample_s=0.1, executions=executions)
 
     assert "executions" not in dump(reward(None))
-    with_them = reward(Executions(correct_s=(0.1, 0.2), wrong_s=(0.1, 30.0), correct=0.5, unsolved=0.25))
+    with_them = reward(RewardExecutions(correct_s=(0.1, 0.2), wrong_s=(0.1, 30.0), correct=0.5, unsolved=0.25))
     text = dump(with_them)
     assert loads(text, Reward) == with_them
     with pytest.raises(InputError, match="ascending") as caught:

@@ -11,9 +11,9 @@ from rlplan.plans.facts.model_names import architecture_of
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw, sheet
 from rlplan.profiles.laws.rank_memory import kv_capacity_tokens, rank_peak_bytes, train_memory
-from rlplan.profiles.laws.served_decode import Served, running, seconds_per_token
 from rlplan.profiles.laws.sync_law import cold_start_s, sync_s
 from rlplan.profiles.laws.train_law import TrainerKind, TrainPhysics
+from rlplan.tools.served_fit import Served, running, seconds_per_token
 
 from ..public_laws import neutral, update_layout
 

@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.imports.served_file import COLUMNS, Group, read_served
 from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw
-from rlplan.profiles.laws.served_decode import Served, running, seconds_per_token
-from rlplan.profiles.laws.served_fit import fit_served, sheet_of
-from rlplan.profiles.library.carried import GENERATION, LEAST_ERROR, carried
+from rlplan.tools.carried import GENERATION, LEAST_ERROR, carried
+from rlplan.tools.served_fit import (
+    COLUMNS,
+    Group,
+    Served,
+    fit_served,
+    read_served,
+    running,
+    seconds_per_token,
+    sheet_of,
+)
 
 GROUP = Group("h100_sxm", "Qwen/Qwen3-32B", "bf16")
 OTHER = Group("h200_sxm", "meta-llama/Llama-3.1-70B", "bf16")

@@ -18,7 +18,7 @@ from rlplan.profiles.length_trace import LengthRow
 from rlplan.profiles.measure import measure_job
 from rlplan.profiles.measure.measure_machine import this_machine, versions
 from rlplan.profiles.measure.measure_rounds import Effort, Sampled
-from rlplan.profiles.measure.turn_seconds import EngineTurns
+from rlplan.profiles.measure.time_budget import EngineTurns
 
 from .fakes import Turns, demo_job, pool
 

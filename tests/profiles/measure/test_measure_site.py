@@ -22,7 +22,7 @@ from rlplan.profiles.measure.measure_site import (
     update_name,
 )
 from rlplan.profiles.measure.measure_updates import moves_s
-from rlplan.profiles.measure.turn_seconds import MOVES, TurnSeconds
+from rlplan.profiles.measure.time_budget import MOVES, TurnSeconds
 from rlplan.rounds.device_ledger import KV_CACHE, MOMENTS, PARAMETERS, DeviceTurn
 from rlplan.rounds.step_order import to_decoding, to_sending, to_starting, to_training
 

@@ -20,20 +20,20 @@ from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.profiles.drafts.draft_counts import fit_drafts, summed
+from rlplan.profiles.laws.draft_counts import fit_drafts, summed
 from rlplan.profiles.laws.reward_fit import ScoredSample
-from rlplan.profiles.measure import measure_engines as engines_module
+from rlplan.profiles.measure import measure_drafts
+from rlplan.profiles.measure import measure_job as engines_module
+from rlplan.profiles.measure import measure_job as reward_module
+from rlplan.profiles.measure import measure_judge as judge_module
+from rlplan.profiles.measure import measure_rollout as rollout
 from rlplan.profiles.measure import measure_rounds as rounds_module
 from rlplan.profiles.measure import measure_updates as updates_module
-from rlplan.profiles.measure.decoding import measure_drafts
-from rlplan.profiles.measure.decoding import measure_rollout as rollout
-from rlplan.profiles.measure.decoding.measure_rollout import Decoded, decode_grid, measure_layout, spread
+from rlplan.profiles.measure.measure_rollout import Decoded, decode_grid, measure_layout, spread
 from rlplan.profiles.measure.measure_rounds import Effort, RoundSampler, Sampled, wide_prompts
 from rlplan.profiles.measure.measure_site import FIRST, Subject
 from rlplan.profiles.measure.measure_updates import Bench as UpdateBench
 from rlplan.profiles.measure.measure_updates import measure_updates, scaled, step_groups
-from rlplan.profiles.measure.scoring import measure_judge as judge_module
-from rlplan.profiles.measure.scoring import measure_reward as reward_module
 from rlplan.profiles.phase_schema import Train
 from rlplan.rounds.device_ledger import Holder
 from rlplan.rounds.machines.events import Finished, Issue, Scored
@@ -296,8 +296,8 @@ class Runner:
     def __init__(self, clock, restarts=()):
         self.clock, self.rounds, self.restarts = clock, [], list(restarts)
 
-    async def run(self, round_, layout, version, join, started, seeds):
-        self.rounds.append((list(round_.taken), round_.max_tokens, seeds is not None))
+    async def run(self, round_, layout, version, join, started, options):
+        self.rounds.append((list(round_.taken), round_.max_tokens, options.seeds is not None))
         samples, pending = {}, round_.start()
         while pending:
             action = pending.pop(0)

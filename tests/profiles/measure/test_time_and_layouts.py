@@ -6,6 +6,7 @@ from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.model_shape import ModelShape
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.laws.rank_memory import rank_peak_bytes
+from rlplan.profiles.measure.measure_judge import Burst, fit_judge
 from rlplan.profiles.measure.measured_layouts import (
     first_update,
     layout_name,
@@ -13,7 +14,6 @@ from rlplan.profiles.measure.measured_layouts import (
     share_of_step,
     updates_to_measure,
 )
-from rlplan.profiles.measure.scoring.measure_judge import Burst, fit_judge
 
 from .fakes import budget, pool
 

@@ -1,0 +1,197 @@
+"""What a lever of the plan (streaming, a tail, drafts, balance, a group's units) may do to a round in progress.
+
+A round is opened, each of its levers hooks in (`RoundLever.begin`), and it is driven to its end (live_round.py). Levers
+decide nothing by themselves while it goes on: what one has to say it tells the round, which hears it in its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from ...rounds.balancing.longest_first import Balance, LongestFirst
+from ...rounds.balancing.placement import Placement
+from ...rounds.drafts.run_ahead import RunAhead
+from ...rounds.machines.round import Round
+from ..engines.engine_handle import EngineHandle, EngineNews
+from ..engines.messages import Request
+from ..memory.device_turns import TurnsOf
+from ..processes.actors import UnawaitedCalls
+from .round_samples import RolloutResult
+from .sample_ledger import SampleLedger
+
+Releases = list[tuple[int, list[str]]]
+"""Requests that engines are to give back, by number of the engine in its round."""
+
+
+class Decision(NamedTuple):
+    """A lever has what it decides by: the round calls `releases` when it hears of it."""
+
+    releases: Callable[[], Releases]
+
+
+class EngineChanges(Protocol):
+    """What a round asks of the lever that changes its engines while it goes on; engines are numbers in the round."""
+
+    @property
+    def out(self) -> frozenset[int]:
+        """Engines that nobody waits for."""
+
+    @property
+    def closed(self) -> frozenset[int]:
+        """Engines that get no samples now."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether samples without an engine wait for new ones."""
+
+    def resumed(self, number: int) -> Releases:
+        """An engine is up and has the weights; returns what others are to release for it."""
+
+    def scored(self, count: int) -> bool:
+        """So many more samples went to be scored; whether to `ask` the engines now."""
+
+    async def ask(self) -> Decision:
+        """Ask the engines what they hold."""
+
+    def look(self) -> None:
+        """Something may have ended."""
+
+
+class SamplesAhead:
+    """Samples of one round that are decoded ahead, as drafts for rounds to come (rounds/drafts/run_ahead.py).
+
+    They are no samples of the round: its machine and its ledger know nothing of them, nothing of them is scored or
+    trained, and the round's end stops those that still decode.
+
+    Args:
+        rule: decides.
+        ledger: of the round, whose prompts, tag and temperature they share.
+        most_tokens: of a response.
+    """
+
+    def __init__(self, rule: RunAhead, ledger: SampleLedger, most_tokens: int) -> None:
+        self._rule, self._ledger, self._most_tokens = rule, ledger, most_tokens
+        self._decoding: dict[str, int] = {}
+        self.prompt_of: dict[str, str] = {}
+        """By id of a request: its prompt."""
+
+    def fill(self, running: Mapping[int, int], finished: int) -> list[tuple[int, Request]]:
+        """By engine, samples of the round that decode on it, and whether any has `finished`; returns what is to begin,
+        each with its engine."""
+        if finished:
+            self._rule.sample_finished()
+        begun = []
+        for engine, prompt in self._rule.fill(running):
+            name = f"{self._ledger.tag}/ahead.{len(self.prompt_of)}"
+            self.prompt_of[name], self._decoding[name] = prompt, engine
+            tokens, temperature = self._ledger.prompts[prompt].tokens, self._ledger.temperature
+            begun.append((engine, Request(name, tokens, self._most_tokens, temperature=temperature, prompt_id=prompt)))
+        return begun
+
+    def heard(self, request_id: str) -> None:
+        """A request has ended; ids that are none of these are ignored."""
+        engine = self._decoding.pop(request_id, None)
+        if engine is not None:
+            self._rule.ended(engine)
+
+    def lose(self, engine: int) -> None:
+        """An engine is gone, and what it decoded ahead with it."""
+        for name in [name for name, place in self._decoding.items() if place == engine]:
+            self.heard(name)
+
+    def stop(self) -> dict[int, list[str]]:
+        """The requests to abort at the round's end, by engine."""
+        aborts: dict[int, list[str]] = {}
+        for name, engine in self._decoding.items():
+            aborts.setdefault(engine, []).append(name)
+        self._decoding.clear()
+        return aborts
+
+
+Prepare = Callable[[EngineHandle, Iterable[Request], UnawaitedCalls, Callable[[Exception], None]], None]
+"""Calls an engine with all that it must know before it decodes requests; the last argument hears errors."""
+
+
+@dataclass
+class OpenRound:
+    """A round that begins, as its levers see it; those that have something to do set a hook.
+
+    Attributes:
+        machine: decides on samples.
+        engines: those of its tail are the last; elsewhere an engine is its index here.
+        ledger: of its samples.
+        version: of the weights that decode it.
+        tell: has the round hear of engines, of a decision, or of the error that ends it.
+        spreads: whether engines that come in mid-round are to get samples of the others; else its placement sees to it.
+        change: changes its engines.
+        on_ready: hears each draw that is certain to be trained.
+        prepare: is called before requests go to an engine.
+        ahead: samples of rounds to come, for engines with places to spare.
+    """
+
+    machine: Round
+    engines: list[EngineHandle]
+    ledger: SampleLedger
+    version: str
+    tell: Callable[[EngineNews | Decision], None]
+    spreads: bool = True
+    change: EngineChanges | None = None
+    on_ready: Callable[[int], None] | None = None
+    prepare: Prepare | None = None
+    ahead: SamplesAhead | None = None
+
+
+class RoundLever:
+    """A lever in one round; it overrides what it has something to do in. `engines`: further ones that it may use."""
+
+    engines: Sequence[EngineHandle] = ()
+
+    def placement(self, engines: int) -> Placement | None:
+        """What decides which samples start, and on which of so many engines; None: it leaves that to others."""
+        return None
+
+    def begin(self, opened: OpenRound) -> None:
+        """The round begins; levers are asked in the order of their list."""
+
+    def over(self) -> None:
+        """The round's machine is done; comes before anything else is awaited."""
+
+    async def end(self, opened: OpenRound) -> None:
+        """The round is done, and nothing of it decodes."""
+
+    def abandon(self) -> None:
+        """The round is left, or has failed."""
+
+    async def close(self, patience_s: float | None) -> None:
+        """The round is over, be it done or left; engines are waited for so many seconds at most (None: as long as it
+        takes)."""
+
+    async def trained(self) -> list[int]:
+        """Draws of the round whose gradients are summed already, by number. Raises TrainerDied, RunFailed."""
+        return []
+
+    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+        """Write into the run's trace what was done."""
+
+
+class BalancedRound(RoundLever):
+    """Samples start longest expected first, at most `at_once` on an engine at a time."""
+
+    def __init__(self, balance: Balance, at_once: int) -> None:
+        self._balance, self._at_once = balance, at_once
+        self._prompts: Sequence[str] = ()
+
+    def placement(self, engines: int) -> Placement:
+        """By what was recorded of the round's prompts."""
+        return LongestFirst(engines, self._balance, self._at_once)
+
+    def begin(self, opened: OpenRound) -> None:
+        """Know whose samples these are."""
+        self._prompts = opened.machine.taken
+
+    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+        """How many of the round's prompts were known."""
+        known = sum(prompt in self._balance.recorded.expected for prompt in self._prompts)
+        run.event("balanced", step=run.step_number + 1, prompts=len(self._prompts), known=known)

@@ -1,1 +1,0 @@
-"""What decoding costs: batches of forced length, decode steps and prefill of a layout, rounds with drafts."""
