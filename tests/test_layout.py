@@ -12,6 +12,7 @@ from pathlib import Path
 import networkx as nx
 
 import rlplan
+from benchmarks.house import House
 
 ROOT = Path(rlplan.__file__).parent
 ROOMS = ("api", "cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
@@ -81,3 +82,10 @@ def test_the_name_of_a_test_has_few_words() -> None:
         if node.name.count("_") > MOST_WORDS
     }
     assert long == {}
+
+
+def test_modules_that_belong_together_names_and_folders_only_get_better() -> None:
+    house = House()
+    assert len(house.single_importers()) <= 32, "a small module that one neighbour imports is part of that neighbour"
+    assert len(house.duplicate_class_names()) <= 20, "one meaning a name"
+    assert len(house.mutual_folders()) <= 20, "folders of one room import each other one way"

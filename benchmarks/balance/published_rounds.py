@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlplan.planner.choose.candidates.balance_numbers import balance_spec_of
+from rlplan.planner.choose.candidates.balance_numbers import balance_of
 from rlplan.planner.costs.decode_costs import DecodeCost, layout_cost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.lengths.draws import Draws
@@ -55,7 +55,7 @@ def _at(trace: LengthTrace, epoch: int) -> LengthTrace:
 
 
 def _figures(before: LengthModel, now: LengthModel, cost: DecodeCost, rounds: int, seed: int) -> dict[str, Any]:
-    balanced = replace(cost, balance=balance_spec_of(cost))
+    balanced = replace(cost, balance=balance_of(cost))
     grouped = RoundKind("short", PROMPTS, PROMPTS, SAMPLES, SAMPLES, now.cap_tokens)
     alone = RoundKind("short", PROMPTS * SAMPLES, PROMPTS * SAMPLES, 1, 1, now.cap_tokens)
     seconds: dict[str, list[float]] = {"by_count": [], "balanced": [], "unknown": [], "oracle": []}

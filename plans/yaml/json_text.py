@@ -17,9 +17,8 @@ class JsonError(ValueError):
 
 
 def parse_json(text: str, unique_keys: bool = False) -> Any:
-    """The JSON value of `text`. Raises JsonError: no JSON, nested too deeply, an integer that Python does not read,
-    half of a surrogate pair, which files and tokenizers refuse; with `unique_keys` also an object with one key
-    twice."""
+    """The JSON value of `text`. Raises JsonError: no JSON, nested too deeply, an integer that Python does not read;
+    with `unique_keys` also an object with one key twice."""
     start = len(text) - len(text.lstrip())
     value, end = _value_at(text, start, _UNIQUE if unique_keys else _PLAIN)
     rest = _past_space(text, end)
@@ -81,13 +80,6 @@ def _value_at(text: str, at: int, decoder: json.JSONDecoder) -> tuple[Any, int]:
         ) from None
     except ValueError:
         raise JsonError("JSON holds a number of more than 4,300 digits; write it as text", _line(text, at)) from None
-    if text.find("\\ud", at, end) >= 0 or text.find("\\uD", at, end) >= 0:
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise JsonError(
-                "JSON holds half of a surrogate pair; write the character itself", _line(text, at)
-            ) from None
     return value, end
 
 

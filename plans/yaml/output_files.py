@@ -17,7 +17,6 @@ from .yaml_io import MARK, STDOUT, kind_of_mark
 Written = Literal["plan", "profile", "lengths", "page", "timeline", "schema", "document"]
 """What rlplan writes into files that a user names; `document`: a cluster, a job, a workload or site rules."""
 
-_PROBE_BYTES = 1 << 16  # more than a plan has, so that a full disk is noticed before the work
 _HEAD_BYTES = 1 << 14
 
 
@@ -30,7 +29,6 @@ def must_take_file(path: Path, kind: Written | None = None, force: bool = False)
     """
     if path == STDOUT:
         return
-    _must_have_room_for_its_name(path)
     try:
         if path.is_dir():
             raise InputError("is a folder; name a file", str(path))
@@ -50,7 +48,6 @@ def must_take_folder(path: Path) -> None:
     message = "cannot be a run folder: it is a file, or lies where nothing can be written"
     if path == STDOUT:
         raise InputError("is standard output, and a folder is needed; name one", str(path))
-    _must_have_room_for_its_name(path)
     try:
         existing = next(p for p in (path, *path.absolute().parents) if p.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -61,26 +58,10 @@ def must_take_folder(path: Path) -> None:
         raise InputError(f"{message} ({error.strerror})", str(path)) from None
 
 
-def _must_have_room_for_its_name(path: Path) -> None:
-    """Raise InputError if a name in the path has more than 255 bytes, or the path 4096 or more: the usual limits."""
-    if "\0" in str(path):
-        raise InputError("is no path: it holds a null character", str(path).replace("\0", "?"))
-    most_bytes = 255
-    longest = max(path.parts, key=lambda part: len(os.fsencode(part)), default="")
-    size = len(os.fsencode(longest))
-    if size > most_bytes:
-        shown = f"{str(path)[:60]}…"
-        raise InputError(f"a name in it has {size} bytes, and a file's name may have {most_bytes}; shorten it", shown)
-    if len(os.fsencode(path)) >= 4096:
-        raise InputError("has 4096 bytes or more, and a path may have 4095; shorten it", f"{str(path)[:60]}…")
-
-
 def _must_take_files(folder: Path, path: Path) -> None:
     try:
-        with tempfile.NamedTemporaryFile(prefix=".rlplan-", dir=folder) as probe:
-            probe.write(bytes(_PROBE_BYTES))
-            probe.flush()
-            os.fsync(probe.fileno())
+        with tempfile.NamedTemporaryFile(prefix=".rlplan-", dir=folder):
+            pass
     except OSError as error:  # the permission check is not enough: some file systems still take no new files
         why = f"its folder takes no new file ({error.strerror})"
         raise InputError(f"cannot be written: {why}; name another folder, or make room", str(path)) from None

@@ -110,7 +110,6 @@ class _Builder:
             return items
         assert isinstance(node, yaml.ScalarNode)
         self.check_tag(node, "tag:yaml.org,2002:str")
-        self.check_text(node)
         if node.style is not None:
             return node.value
         self.plain[location] = node.value
@@ -124,7 +123,6 @@ class _Builder:
             key = key_node.value
             if not isinstance(key_node, yaml.ScalarNode) or not isinstance(key, str):
                 raise self.fail(key_node, "a key must be a plain word")
-            self.check_text(key_node)
             if key in result:
                 raise self.fail(key_node, f"key '{key}' is given twice; remove one of the two")
             self.lines[(*location, key)] = key_node.start_mark.line + 1
@@ -139,11 +137,6 @@ class _Builder:
                 self.doubt(key_node, (*location, key, "[key]"))
             before = value_node.value if isinstance(value_node, yaml.ScalarNode) else ""
         return result
-
-    def check_text(self, node: yaml.ScalarNode) -> None:
-        """Raise InputError for half of a surrogate pair (from an escape): no file and no terminal can show it."""
-        if any("\ud800" <= char <= "\udfff" for char in node.value):
-            raise self.fail(node, "text holds half of a surrogate pair; write the character itself")
 
     def check_tag(self, node: yaml.Node, plain: str) -> None:
         if node.tag != plain:

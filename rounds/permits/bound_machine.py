@@ -104,9 +104,9 @@ BoundEvent = Alarm | Broken | Cleared
 
 
 SURE = 0.5
-"""Standard errors that the fresh iterations must be beyond the bound. By benchmarks.bound_alarms, a sixth of the jobs
-that keep their bounds then has an alarm in 100 iterations, and 95 % of those that come to break theirs were told
-before. At 0 it would be half of the jobs and 98 %, at 1.0 one in 28 and 83 %."""
+"""Standard errors that the fresh iterations must be beyond the bound. By `bound_alarms` (docs/accuracy.md), a sixth of
+the jobs that keep their bounds then has an alarm in 100 iterations, and 95 % of those that come to break theirs were
+told before. At 0 it would be half of the jobs and 98 %, at 1.0 one in 28 and 83 %."""
 
 FEWEST = 3
 """Iterations that a mean and a standard error need."""

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.benchmarks import bound_alarms, joint, permit_rule_shares, placement_latency, rollmux_workloads
+from rlplan.benchmarks import joint, rollmux_workloads
 from rlplan.benchmarks.rollmux.baseline_placers import Colocated
 from rlplan.benchmarks.rollmux.curve import Stay, read_curve, stays
 from rlplan.benchmarks.rollmux.durations import Drift, response_tokens, spread
@@ -189,49 +189,6 @@ def test_the_program_is_no_dearer_than_any_placer_that_keeps_its_bounds():
     jobs = rollmux_workloads.draw_jobs(rollmux_workloads.MIXED, 4, None, np.random.default_rng(3))
     paid = rollmux_workloads.snapshot(jobs, 3, 0)
     assert paid["proven"] == 1.0 and paid["ours"] == paid["optimum"] <= paid["ours_no_moves"]
-
-
-def test_latency_is_measured_at_every_count():
-    found = placement_latency.measure([2, 3], 1)
-    assert set(found["ms"]) == {"2", "3"} and all(ms > 0 for ms in found["ms"].values())
-
-
-def alarms(draws):
-    """Most broken bounds are told before, and kept ones seldom alarm."""
-    found = json_of(bound_alarms.main, "--draws", str(draws))
-    assert found["kept"]["jobs"] == draws * 5 and found["kept"]["in_alarm"] < 0.2
-    assert [(row["factor"], row["after"]) for row in found["drift"]] == list(bound_alarms.DRIFTS)
-    broken, told = (sum(row[key] for row in found["drift"]) for key in ("broken", "told"))
-    assert broken >= 2 * draws and told >= 0.8 * broken
-
-
-def test_broken_bounds_are_told_before(monkeypatch):
-    monkeypatch.setattr(bound_alarms, "DRIFTS", bound_alarms.DRIFTS[-1:])
-    alarms(1)
-
-
-@pytest.mark.search
-def test_broken_bounds_of_many_draws_are_told_before():
-    alarms(4)
-
-
-def more_freedom(groups):
-    """A permit rule with more freedom runs more groups."""
-    found = json_of(permit_rule_shares.main, "--groups", str(groups))
-    assert list(found["share"]) == list(permit_rule_shares.VARIANTS)
-    shares = list(found["share"].values())
-    assert shares == sorted(shares) and 0 < found["could_hold"] <= found["groups"] == groups
-
-
-def test_a_permit_rule_with_more_freedom_runs_more_groups():
-    more_freedom(12)
-    draw = permit_rule_shares.random_groups
-    assert draw(20, 3, 0.1) == draw(20, 3, 0.1) and draw(20, 3, 0.0) != draw(20, 4, 0.0)
-
-
-@pytest.mark.search
-def test_a_permit_rule_with_more_freedom_runs_more_of_many_groups():
-    more_freedom(400)
 
 
 def test_joint_workloads_are_never_dearer_and_keep_their_bounds() -> None:

@@ -53,21 +53,7 @@ def test_a_file_that_rlplan_did_not_write_is_not_overwritten_unless_forced(text,
     must_take_file(path, "plan")  # an empty file is nobody's
 
 
-@pytest.mark.parametrize("name", ["n" * 256, "é" * 128, "n" * 300 + "/plan.yaml", "n/" * 2500 + "x"])
-def test_a_name_that_no_file_can_have_is_refused_shortly(name, tmp_path):
-    with pytest.raises(InputError, match="shorten it") as caught:
-        must_take_file(tmp_path / name, "plan")
-    assert len(str(caught.value)) < 250
-    fits = tmp_path / ("n" * 250 + ".yaml")
-    must_take_file(fits, "plan")
-    atomic_write(fits, "rlplan: 1\n")
-    assert [p.name for p in tmp_path.iterdir()] == [fits.name] and fits.read_text() == "rlplan: 1\n"
-
-
-def test_a_full_disk_is_known_first_and_keeps_old_files(path, tmp_path):
-    with full_disk(1000), pytest.raises(InputError, match=r"takes no new file .*; name another folder"):
-        must_take_file(path, "plan")
-    assert list(tmp_path.iterdir()) == []
+def test_a_full_disk_keeps_old_files(path, tmp_path):
     atomic_write(path, "old\n")
     path.chmod(0o640)
     with full_disk(), pytest.raises(InputError, match=r"plan\.yaml: cannot be written: .*; make room"):
