@@ -195,7 +195,7 @@ def _named(path: Path, plan_path: Path) -> dict[str, str]:
 
 def lengths_in_place(trace: File | LengthTrace | None, word: str | None) -> LengthTrace | None:
     """Lengths from a trace, from the folder of a run, or from the tables that ship (`word`); None without either."""
-    from ..planner.tune.executed_run import load_run
+    from ..planner.tune.executed_run import load_executed
     from ..planner.tune.run_lengths import run_lengths
     from ..profiles.length_trace import LengthTrace, read_lengths
 
@@ -204,7 +204,7 @@ def lengths_in_place(trace: File | LengthTrace | None, word: str | None) -> Leng
     if trace is None or isinstance(trace, LengthTrace):
         return trace
     folder = os.path.isdir(trace)  # noqa: PTH112 (pathlib raises for what can be no path)
-    return run_lengths(load_run(Path(trace))) if folder else read_lengths(Path(trace))
+    return run_lengths(load_executed(Path(trace))) if folder else read_lengths(Path(trace))
 
 
 def _named_lengths(word: str, trace: File | LengthTrace | None) -> tuple[LengthsInput, LengthTrace]:

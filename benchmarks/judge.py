@@ -31,6 +31,7 @@ from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.judge_schema import Judge
 from rlplan.traces.run_log import TRACE, RunLog, read_run
+from rlplan.traces.trace_events import RewardPart
 
 from .entry import run as run_command
 from .faults.driver import START_DEADLINE_S, Driver
@@ -79,8 +80,8 @@ def run(plan: Path, out: Path, steps: int, kill_in_steps: Sequence[int] = ()) ->
         for step in kill_in_steps:
             _wait(driver, step - 1)
             log = read_run(out / TRACE)
-            ended_s = statistics.median(sample["finished_s"] for sample in log.samples[step - 1])
-            time.sleep(ended_s + log.steps[-1]["sync_s"])
+            ended_s = statistics.median(sample.finished_s for sample in log.samples[step - 1])
+            time.sleep(ended_s + log.steps[-1].sync_s)
             _kill_judge(driver)
         if not driver.wait_until_done(START_DEADLINE_S) or driver.starts > 1:
             raise RunFailed(f"{out.name} failed; the end of its log:\n{driver.end_of_log()}")
@@ -115,20 +116,20 @@ def _kill_judge(driver: Driver) -> None:
 
 def median_step_s(log: RunLog) -> float:
     """Median seconds of a step, the first left out: it builds what the others reuse."""
-    return statistics.median(step["total_s"] for step in log.steps[1:])
+    return statistics.median(step.total_s for step in log.steps[1:])
 
 
-def verdicts(log: RunLog) -> list[dict[str, Any]]:
+def verdicts(log: RunLog) -> list[RewardPart]:
     """The judge's part of each sample that ended decoding and was scored."""
-    parts = [sample["reward_parts"] for samples in log.samples.values() for sample in samples]
+    parts = [sample.reward_parts for samples in log.samples.values() for sample in samples]
     return [part["judge"] for part in parts if "judge" in part]
 
 
 def lost(log: RunLog) -> int:
     """Samples that ended decoding and have no verdict, and those that scoring failed on."""
     ended = sum(len(samples) for samples in log.samples.values())
-    given = sum(part["outcome"] == "ok" for part in verdicts(log))
-    dropped = sum(step["reward_failures"].get("infra_failed", 0) for step in log.steps)
+    given = sum(part.outcome == "ok" for part in verdicts(log))
+    dropped = sum((step.reward_failures or {}).get("infra_failed", 0) for step in log.steps)
     return ended - given + dropped
 
 
@@ -150,13 +151,13 @@ def measure(folder: Path, steps: int) -> dict[str, Any]:
         "with_s": round(median_step_s(judged), 4),
         "ratio": round(median_step_s(judged) / median_step_s(without), 4),
         "judged": len(parts),
-        "verdict_s": round(statistics.median(part["s"] for part in parts), 5),
+        "verdict_s": round(statistics.median(part.s for part in parts), 5),
         "yes_share": round(statistics.fmean(part["value"] for part in parts), 4),
         "killed": sum(event["event"] == "restart" and event["whom"] == "judge-0" for event in killed.events),
-        "asked_again": sum(part["attempts"] > 1 for part in verdicts(killed)),
+        "asked_again": sum(part.attempts > 1 for part in verdicts(killed)),
         "lost": lost(judged) + lost(killed),
         "on_policy_violations": off_policy(judged) + off_policy(killed),
-        "conservation_violations": sum(len(s["conservation_violations"]) for s in [*judged.steps, *killed.steps]),
+        "conservation_violations": sum(len(s.conservation_violations) for s in [*judged.steps, *killed.steps]),
     }
 
 

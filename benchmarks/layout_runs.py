@@ -92,7 +92,7 @@ def write_plans(folder: Path, ranks: dict[str, dict[str, int]]) -> list[Path]:
     # More ranks than cores: this benchmark looks at what they compute, not at how fast.
     cluster = load_cluster(folder / "cluster.yaml").model_dump(mode="json")
     pool = cluster["pools"]["main"]
-    most = max(pool["cores"], *(r["dp"] * r["tp"] * r["sp"] for r in ranks.values()))
+    most = max(pool["cores"], *(r.dp * r.tp * r.sp for r in ranks.values()))
     pool["accelerators"]["per_node"] = most
     dump(Cluster.model_validate(cluster | {"pools": {"main": pool | {"cores": most}}}), folder / "cluster.yaml")
     document = shipped_plan(folder, "sync").model_dump(mode="json")
@@ -167,8 +167,8 @@ class Progress:
 
 def trained(log: RunLog, step: int) -> Counter[Sample]:
     """(prompt, place in its group, tokens, reward) of the samples that a step trained."""
-    rows = [row for row in log.samples.get(step, []) if row["fate"] == "trained"]
-    return Counter((row["prompt"], row["sample"], row["tokens"], row["reward"]) for row in rows)
+    rows = [row for row in log.samples.get(step, []) if row.fate == "trained"]
+    return Counter((row.prompt, row.sample, row.tokens, row.reward) for row in rows)
 
 
 def compare_samples(reference: RunLog, log: RunLog, steps: int) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def compare_weights(start: Weights, reference: Weights, ours: Weights) -> dict[s
 
 def lost_steps(log: RunLog, steps: int) -> int:
     """Steps from 1 to `steps` that the trace has not, or has twice."""
-    counts = Counter(step["step"] for step in log.steps)
+    counts = Counter(step.step for step in log.steps)
     return sum(counts[step] != 1 for step in range(1, steps + 1))
 
 
@@ -214,14 +214,14 @@ def result(home: Path, layouts: list[str], killed: str | None, steps: int) -> di
         log = logs[name]
         return compare_samples(logs[reference], log, steps) | compare_weights(start, ends[reference], ends[name])
 
-    norms = {name: log.steps[0]["metrics"]["grad_norm"] for name, log in logs.items()}
+    norms = {name: log.steps[0].metrics["grad_norm"] for name, log in logs.items()}
     document: dict[str, Any] = {"layouts": {}}
     for name in [ONE_RANK, *layouts]:
         document["layouts"][name] = against(ONE_RANK, name) | {
             "first_grad_norm_relative_difference": abs(norms[name] / norms[ONE_RANK] - 1),
             "steps": len(logs[name].steps),
             "lost_steps": lost_steps(logs[name], steps),
-            "train_s_p50": round(statistics.median(step["train_s"] for step in logs[name].steps), 4),
+            "train_s_p50": round(statistics.median(step.train_s for step in logs[name].steps), 4),
         }
     if killed:
         log = logs[f"{killed} killed"]

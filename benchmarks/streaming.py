@@ -40,7 +40,7 @@ from typing import Any
 import click
 
 from rlplan.executor.example.write import write_example
-from rlplan.planner.tune.executed_run import ExecutedRun, load_run
+from rlplan.planner.tune.executed_run import ExecutedRun, load_executed
 from rlplan.planner.tune.refit import refit, replay_run
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
@@ -143,7 +143,7 @@ def measure(setting: str, steps: int, folder: Path) -> dict[str, Any]:
     out = folder / f"{setting}-runs"
     with nodes_of(setting):
         execute(plans, out, steps)
-    off, on = (load_run(out / plan.stem) for plan in plans)
+    off, on = (load_executed(out / plan.stem) for plan in plans)
     profile, job = load(folder / setting / "profile.yaml", Profile), load_job(folder / setting / "job.yaml")
     seconds = {name: _means(each) for name, each in (("off", off), ("on", on))}
     logs = {plan.stem: read_run(out / plan.stem / TRACE) for plan in plans}
@@ -181,7 +181,7 @@ def prediction_error(off: ExecutedRun, on: ExecutedRun, profile: Profile, job: J
 def same_samples(off: ExecutedRun, on: ExecutedRun) -> float:
     """Share of the trained samples of `off` that have their length and reward in `on`, too."""
     found = [
-        Counter((step.number, row["prompt"], row["sample"], row["tokens"], row["reward"]) for row in step.rows)
+        Counter((step.step, row.prompt, row.sample, row.tokens, row.reward) for row in step.rows)
         for each in (off, on)
         for step in each.steps
     ]

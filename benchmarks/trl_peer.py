@@ -30,7 +30,7 @@ from rich.console import Console
 from rlplan.executor.execute import execute
 from rlplan.executor.prepare import Options, prepare
 from rlplan.plans.yaml.errors import InputError
-from rlplan.traces.report_runs import RunTrace, load_runs
+from rlplan.traces.run_log import Run, load_runs
 
 START_DEADLINE_S, STEP_DEADLINE_S = 300.0, 600.0
 DEMO = Path("runs/demo/example")
@@ -143,23 +143,23 @@ def compare(example: Path, plan: Path, steps: int, threads: int) -> dict[str, An
     return result(run, peer.steps)
 
 
-def result(run: RunTrace, peer: list[dict[str, float]]) -> dict[str, Any]:
+def result(run: Run, peer: list[dict[str, float]]) -> dict[str, Any]:
     """Samples per second of both, and their mean lengths and rewards, without their first steps."""
-    run.steps, peer = run.steps[1:], peer[1:]
+    run.log.steps, peer = run.log.steps[1:], peer[1:]
     ours = 1.0 / run.means.seconds_per_sample
     theirs = sum(step["samples"] for step in peer) / sum(step["seconds"] for step in peer)
-    trained = sum(step["trained_samples"] for step in run.steps)
+    trained = sum(step.trained_samples for step in run.log.steps)
     return {
         "samples_per_s": {"rlplan": ours, "trl": theirs},
         "ratio": ours / theirs,
         "mode": run.plan.job.bias.mode,
         "steps": len(peer),
         "mean_tokens": {
-            "rlplan": sum(step["trained_tokens"] for step in run.steps) / trained,
+            "rlplan": sum(step.trained_tokens for step in run.log.steps) / trained,
             "trl": sum(step["mean_tokens"] for step in peer) / len(peer),
         },
         "reward_mean": {
-            "rlplan": sum(step["reward_mean"] * step["trained_samples"] for step in run.steps) / trained,
+            "rlplan": sum(step.reward_mean * step.trained_samples for step in run.log.steps) / trained,
             "trl": sum(step["reward_mean"] for step in peer) / len(peer),
         },
     }

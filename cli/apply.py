@@ -74,9 +74,8 @@ def _followed(out: Path, plan: Path, request_id: str, timeout: float | None) -> 
     driver refuses the plan."""
     from ..plans.yaml.errors import InputError, RunFailed
     from ..traces.groups.group_turns import GROUPS_COPY
-    from ..traces.groups.groups_folder import request_file
+    from ..traces.groups.groups_folder import moves_of, refusal_of, request_file
     from ..traces.groups.groups_status import driver_runs
-    from ..traces.groups.moves_status import moves_of, refusal_of
 
     began, shown = time.monotonic(), dict[str, str]()
     waits = request_file(out, request_id)

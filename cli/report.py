@@ -39,7 +39,7 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     from ..plans.phrases.sentences import one_line
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.report import report
-    from ..traces.report_runs import run_files
+    from ..traces.run_log import run_files
     from .screens.report_text import comparison, run_text
     from .shared.paths import check_stdout, tell
 
@@ -73,8 +73,7 @@ def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: b
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.groups.group_report import group_report
     from ..traces.groups.group_turns import GROUPS_COPY, TURNS, turns_of
-    from ..traces.groups.groups_folder import MOVES
-    from ..traces.groups.moves_status import moves_of
+    from ..traces.groups.groups_folder import MOVES, moves_of
     from ..traces.report_state import utc
     from .many_jobs.group_report_text import group_text
     from .many_jobs.groups_status_text import moves_lines

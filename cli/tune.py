@@ -57,13 +57,13 @@ def tune_command(
 
     from ..api.input_paths import check_target, plan_inputs
     from ..api.job_timeline import data_prompts
-    from ..planner.tune.executed_run import load_run
+    from ..planner.tune.executed_run import load_executed
     from ..planner.tune.tune import tune
     from ..planner.what_if import load_documents
     from .shared.paths import must_be_file
     from .shared.progress import share
 
-    run = load_run(run_path)
+    run = load_executed(run_path)
     executed_path = _executed(run, plan_path)
     force_path = plan_path or executed_path
     out = out or _tuned_name(force_path)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import time
 
 from ..plans.yaml.errors import RunFailed
+from ..traces.trace_events import Step
 from .groups.member_turns import begin_turn, end_turn, switched_in, units_of_round
 from .memory.device_turns import TurnsTook
-from .records.run_record import PhaseSeconds, StepRecord, step_record
+from .records.run_record import StepSeconds, step_record
 from .rollout.round_runner import RoundOptions
 from .rollout.round_samples import reward_executions, train_groups
 from .rollout.round_scoring import unscored
@@ -23,7 +24,7 @@ from .run import TrainingRun
 from .trainer.trainer_group import TrainerDied, while_trainer_lives
 
 
-async def step(run: TrainingRun) -> StepRecord | None:
+async def step(run: TrainingRun) -> Step | None:
     """Take one step. None if the trainer died in it: the run is back at its last checkpoint then."""
     try:
         return await _step(run)
@@ -32,7 +33,7 @@ async def step(run: TrainingRun) -> StepRecord | None:
         return None
 
 
-async def _step(run: TrainingRun) -> StepRecord:
+async def _step(run: TrainingRun) -> Step:
     """The record of one step. Raises TrainerDied if the trainer died in it, RunFailed if training cannot go on."""
     run.begin_step()
     await begin_turn(run, "rollout")
@@ -107,7 +108,7 @@ async def _step(run: TrainingRun) -> StepRecord:
     run.step_number += 1
     record = step_record(
         run.step_number, round_kind, run.schedule, run.timeouts, outcome, result, metrics,
-        PhaseSeconds(
+        StepSeconds(
             sync_s=synced - began + turns_s,
             rollout_s=result.rollout_s,
             reward_exposed_s=result.reward_exposed_s,

@@ -25,14 +25,14 @@ from ..rounds.schedule import Schedule
 from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import PoolTimeouts
 from ..traces.report_state import drift_text
+from ..traces.trace_events import Step
 from .configuration import run_settings
 from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .groups.member_turns import MemberTurns, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
-from .records.checkpoints import load_checkpoint
-from .records.run_checkpoints import RunCheckpoints
-from .records.run_record import DriftWatch, Recorder, StepRecord
+from .records.checkpoints import RunCheckpoints, load_checkpoint
+from .records.run_record import DriftWatch, Recorder
 from .rollout.engine_change import round_tail
 from .rollout.round_drafts import RunDrafts
 from .rollout.round_lever import BalancedRound, RoundLever
@@ -183,7 +183,7 @@ class TrainingRun:
             self.event("skipped", step=step, reason=refused.text, groups=groups)
         self._skipped.count(skipped=refused is not None)
 
-    def end_step(self, record: StepRecord, machine: Round, result: RolloutResult) -> None:
+    def end_step(self, record: Step, machine: Round, result: RolloutResult) -> None:
         """Write a step down. Raises RunFailed if its update shows that training is lost."""
         assert self._recorder is not None
         self._recorder.samples(self._elapsed_s(), record.step, self.schedule.epoch_of, machine, result)

@@ -24,13 +24,13 @@ from typing import Protocol
 
 from ..plans.phrases.numbers import count
 from ..plans.yaml.errors import RunFailed
+from ..traces.trace_events import Step
 from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .loop import checkpoint_if_due, step
 from .placement.seat_keeper import SeatKeeper
 from .prepare import Options
 from .processes.stopping import StopRequests, stop_requests
-from .records.run_record import StepRecord
 from .rollout.round_samples import Progress
 from .run import TrainingRun
 from .speed_check import SpeedCheck
@@ -81,8 +81,8 @@ class Watcher(Protocol):
     def round_begins(self, name: str, round_kind: str, step: int, progress: Callable[[], Progress]) -> None:
         """A round begins; `progress()` gives its counts."""
 
-    def step_done(self, name: str, record: StepRecord) -> None:
-        """A step ended with this `StepRecord`."""
+    def step_done(self, name: str, record: Step) -> None:
+        """A step ended with this `Step`."""
 
     def note(self, text: str) -> None:
         """A line for the person who watches."""
@@ -176,7 +176,7 @@ def _drain(run: TrainingRun, watcher: Watcher) -> None:
     )
 
 
-async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool, StepRecord | None]:
+async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool, Step | None]:
     """(whether a signal made the run leave its round, the record that `step` returned)."""
     taken = asyncio.ensure_future(step(run))
     leave = asyncio.ensure_future(stop.immediately.wait())

@@ -19,8 +19,8 @@ from ..plans.diff.job_diff import Repriced, decided
 from ..plans.schema.plan import Plan
 from ..plans.yaml.errors import Infeasible, InputError
 from .lengths.length_model import fit_lengths
+from .plan_gain import price_ratio, seconds_ratio
 from .refresh import error_with
-from .tune.plan_gain import price_ratio, seconds_ratio
 from .what_if import load_documents
 
 

@@ -147,12 +147,12 @@ def test_the_profile_is_solved_executed_and_reported(way, profiled):
     assert done == {"out": str(out), "runs": ["plan"], "finished": True}
     log = read_run(out / TRACE)
     check_steps(log.steps, STEPS)
-    assert {step["trained_samples"] for step in log.steps[:STEPS]} <= {0, 32}
-    assert not any(step["restarts"] for step in log.steps)
-    assert {step["weights_way"] for step in log.steps} == {"broadcast"}
+    assert {step.trained_samples for step in log.steps[:STEPS]} <= {0, 32}
+    assert not any(step.restarts for step in log.steps)
+    assert {step.weights_way for step in log.steps} == {"broadcast"}
     for step in log.steps:
         parts = ("rollout_s", "reward_exposed_s", "train_s", "sync_s", "other_s")
-        assert sum(step[part] for part in parts) == pytest.approx(step["total_s"], rel=0.01)
+        assert sum(getattr(step, part) for part in parts) == pytest.approx(step.total_s, rel=0.01)
     report = json.loads(way.run("report", out, "--json"))
     (detail,) = report["runs"].values()
     assert detail["on_policy_violations"] == detail["conservation_violations"] == detail["checksum_mismatches"] == 0

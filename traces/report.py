@@ -7,19 +7,20 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..plans.phrases.numbers import deviation
 from ..plans.schema.predicted_limit import HardwareLimit
-from .report_bias import ks_distance, length_ratio, ratio_as_trained
-from .report_coverage import coverage
-from .report_drafts import drafts_report
-from .report_lengths import length_quantiles, reward_parts, tail, waste
-from .report_runs import RunTrace, readable_runs
+from .report_rounds import drafts_report, length_quantiles, overlap, reward_parts, round_timeline, tail, waste
 from .report_state import incidents, run_state
-from .report_steps import checkpoint_costs, missing_engines, series, spreads, waits
-from .report_timeline import overlap, round_timeline
+from .report_steps import checkpoint_costs, coverage, missing_engines, series, spreads, waits
+from .run_log import Run, readable_runs
+from .trace_events import Step
 
 SPEED_PHASES = ("rollout", "train")
 """Phases of which `rlplan execute` measures anew how fast the machine is."""
@@ -27,7 +28,7 @@ SPEED_PHASES = ("rollout", "train")
 ROLES = {"race": "race", "defer": "planned", "exact": "planned", "predict": "planned"}
 
 
-def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
+def run_report(run: Run, baseline: Run | None) -> dict[str, Any]:
     """All figures of one run, in seconds and tokens; `baseline` is the run of mode sync that it is
     compared with.
 
@@ -36,15 +37,15 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
     unknown figure is NaN, as is one of a run that diverged. Before its first step a run has only its state and what its
     plan predicts.
     """
-    steps, predicted = run.steps, run.plan.predicted
+    steps, predicted = run.log.steps, run.plan.predicted
     result: dict[str, Any] = {
         "mode": run.plan.job.bias.mode,
         "steps": len(steps),
         "step_s_predicted": predicted.step_s.mean,
-        **run_state(run.events, steps, run.written_s, time.time()),
-        "restarts": run.restarts,
-        "resumes": run.resumes,
-        "incidents": incidents(run.events, steps),
+        **run_state(run.log.events, steps, run.written_s, time.time()),
+        "restarts": run.log.restarts,
+        "resumes": run.log.resumes,
+        "incidents": incidents(run.log.events, steps),
         "speedup_predicted": _speedup_predicted(run, baseline),
         "length_ratio_predicted": predicted.length_ratio,
         "cut_share_predicted": predicted.cut_share,
@@ -54,16 +55,16 @@ def run_report(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
     return {**result, **_measured(run, baseline)} if steps else result
 
 
-def _speedup_predicted(run: RunTrace, baseline: RunTrace | None) -> float:
+def _speedup_predicted(run: Run, baseline: Run | None) -> float:
     predicted = run.plan.predicted
     if baseline is None:
         return predicted.speedup
     return _quotient(baseline.plan.predicted.seconds_per_sample, predicted.seconds_per_sample)
 
 
-def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
+def _measured(run: Run, baseline: Run | None) -> dict[str, Any]:
     """Figures that need at least one step."""
-    steps, predicted, means = run.steps, run.plan.predicted, run.means
+    steps, predicted, means = run.log.steps, run.plan.predicted, run.means
     step_s = means.seconds("total_s")
     fifth = max(1, len(steps) // 5)
     result: dict[str, Any] = {
@@ -82,73 +83,70 @@ def _measured(run: RunTrace, baseline: RunTrace | None) -> dict[str, Any]:
         "coverage": coverage(steps, predicted),
         "reward_first": _reward(steps[:fifth]),
         "reward_last": _reward(steps[-fifth:]),
-        "rewards": [step["reward_mean"] for step in steps],
-        "trained_mean_tokens": sum(s["trained_tokens"] for s in steps)
-        / max(1, sum(s["trained_samples"] for s in steps)),
+        "rewards": [step.reward_mean for step in steps],
+        "trained_mean_tokens": sum(s.trained_tokens for s in steps) / max(1, sum(s.trained_samples for s in steps)),
         "cut_share": _cut_share(run),
-        "max_over_median_tokens": statistics.median(s["max_tokens"] / max(1, s["median_tokens"]) for s in steps),
-        "decoded_tokens": sum(s["decoded_tokens"] for s in steps),
-        "on_policy_violations": sum(s["on_policy_violations"] for s in steps),
-        "conservation_violations": sum(len(s["conservation_violations"]) for s in steps),
-        "checksum_mismatches": sum(s["checksum_mismatches"] for s in steps),
-        "exhausted_prompts": sum(s["exhausted"] for s in steps),
+        "max_over_median_tokens": statistics.median(s.max_tokens / max(1, s.median_tokens) for s in steps),
+        "decoded_tokens": sum(s.decoded_tokens for s in steps),
+        "on_policy_violations": sum(s.on_policy_violations for s in steps),
+        "conservation_violations": sum(len(s.conservation_violations) for s in steps),
+        "checksum_mismatches": sum(s.checksum_mismatches for s in steps),
+        "exhausted_prompts": sum(s.exhausted for s in steps),
         "logprob_max_abs_diff": _worst(
-            [float(s["metrics"]["logprob_max_abs_diff"]) for s in steps if "logprob_max_abs_diff" in s["metrics"]]
+            [float(s.metrics["logprob_max_abs_diff"]) for s in steps if "logprob_max_abs_diff" in s.metrics]
         ),
         **_training(steps),
         "gradients": _gradients(run),
-        "reward_timeouts": steps[-1].get("timeouts") or {},
-        "reward_failures": _sums([step.get("reward_failures") or {} for step in steps]),
-        "reward_parts": reward_parts(run.samples),
-        "checkpoints": checkpoint_costs(run.events, len(steps)),
+        "reward_timeouts": steps[-1].timeouts or {},
+        "reward_failures": _sums([step.reward_failures or {} for step in steps]),
+        "reward_parts": reward_parts(run.log),
+        "checkpoints": checkpoint_costs(run.log.events, len(steps)),
         "missing_engines": missing_engines(steps),
         "waits": waits(steps),
         "series": series(steps),
-        "trained_lengths_tokens": length_quantiles([t for lengths in run.trained.values() for t in lengths]),
-        "tail": {kind: tail(steps, run.samples, kind) for kind in ("short", "long")},
-        "waste": waste(steps, run.samples),
-        "overlap": overlap(run.plan, steps, run.samples, run.events),
-        "drafts": drafts_report(steps, run.events),
-        "timeline": round_timeline(steps, run.samples, run.events),
+        "trained_lengths_tokens": length_quantiles(run.trained_tokens),
+        "tail": {kind: tail(run.log, kind) for kind in ("short", "long")},
+        "waste": waste(run.log),
+        "overlap": overlap(run.plan, run.log),
+        "drafts": drafts_report(run.log),
+        "timeline": round_timeline(run.log),
     }
     if baseline is not None:
         ratio, error = length_ratio(run, baseline)
         result["length_ratio"], result["length_ratio_standard_error"] = ratio, error
         result["length_ratio_as_trained"] = ratio_as_trained(run, baseline)
-        result["length_ks"] = ks_distance(
-            [t for lengths in run.trained.values() for t in lengths],
-            [t for lengths in baseline.trained.values() for t in lengths],
-        )
+        result["length_ks"] = ks_distance(run.trained_tokens, baseline.trained_tokens)
         result["speedup"] = _quotient(baseline.means.seconds_per_sample, means.seconds_per_sample)
     return result
 
 
-def _cut_share(run: RunTrace) -> float:
+def _cut_share(run: Run) -> float:
     """Share of the trained samples that the cap cut, over the cycle: a long round counts for those owed, too.
 
     NaN without samples, and while prompts are owed to a run's first long round, which has the longest responses.
     """
     means, trained, cut = run.means, 0.0, 0.0
-    if means.owed_prompts and not means.long_rows:
+    if means.owed_prompts and not means.long_steps:
         return math.nan
-    for step in run.steps:
-        rows = [row for row in run.samples.get(step["step"], ()) if row["fate"] == "trained"]
-        weight = means.long_weight if step["kind"] == "long" else 1.0
-        trained += weight * len(rows)
-        cut += weight * sum(row["truncated"] for row in rows)
+    for step in run.log.steps:
+        rows = run.log.samples.get(step.step)
+        if rows is not None:
+            weight = means.long_weight if step.kind == "long" else 1.0
+            trained += weight * int(rows.trained.sum())
+            cut += weight * int(rows["truncated"][rows.trained].sum())
     return _quotient(cut, trained)
 
 
 _SHARES = ("logprob_beyond_share", "importance_truncated_share", "importance_masked_share", "importance_ratio_mean")
 
 
-def _training(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _training(steps: Sequence[Step]) -> dict[str, Any]:
     """Skipped steps, differences of log-probs between engine and trainer, and shares of tokens.
 
     A difference is that of the worst step; a share is the mean over the steps. A figure that the run did not measure
     is left out.
     """
-    metrics = [step["metrics"] for step in steps]
+    metrics = [step.metrics for step in steps]
     figures: dict[str, Any] = {"skipped_steps": sum(bool(m.get("skipped")) for m in metrics)}
     for name in ("logprob_mean_abs_diff", "logprob_p99_abs_diff", *_SHARES):
         values = [float(m[name]) for m in metrics if name in m]
@@ -157,7 +155,7 @@ def _training(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return figures
 
 
-def _gradients(run: RunTrace) -> dict[str, Any] | None:
+def _gradients(run: Run) -> dict[str, Any] | None:
     """By kind of round: root mean square `norm` of gradients and mean `scale` that clipping left of them; `ratio` of
     the norms, long over short, and what the plan states. None where it states no norms or one of the kinds did not run.
     """
@@ -166,7 +164,7 @@ def _gradients(run: RunTrace) -> dict[str, Any] | None:
         return None
     result: dict[str, Any] = {}
     for kind in ("short", "long"):
-        metrics = [s["metrics"] for s in run.steps if s["kind"] == kind and "grad_scale" in s["metrics"]]
+        metrics = [s.metrics for s in run.log.steps if s.kind == kind and "grad_scale" in s.metrics]
         if not metrics:
             return None
         norms = [float(each["grad_norm"]) for each in metrics]
@@ -194,7 +192,7 @@ def _worst(values: Sequence[float]) -> float:
     return max(values) if values and not any(map(math.isnan, values)) else math.nan
 
 
-def _speed_factors(run: RunTrace) -> dict[str, float] | None:
+def _speed_factors(run: Run) -> dict[str, float] | None:
     """By phase of SPEED_PHASES, seconds now over those when the machine was profiled, the mean over the run's
     measurements (event `speed`); None without any."""
 
@@ -203,13 +201,13 @@ def _speed_factors(run: RunTrace) -> dict[str, float] | None:
 
     measured = [
         event
-        for event in run.events
+        for event in run.log.events
         if event["event"] == "speed" and all(is_factor(event.get(phase)) for phase in SPEED_PHASES)
     ]
     return {phase: statistics.fmean(e[phase] for e in measured) for phase in SPEED_PHASES} if measured else None
 
 
-def _speed(run: RunTrace) -> dict[str, Any]:
+def _speed(run: Run) -> dict[str, Any]:
     """`machine_factor`, by which the predicted step is longer on the machine as it was during the run (weights and
     rewards by the factor of decoding); `model_error`, by how much the measured step is longer than that, with its
     standard error by chance (the lengths of so few rounds, and of so few responses as the plan's lengths are from;
@@ -239,7 +237,7 @@ def _phase(measured_s: float, predicted_s: float) -> dict[str, Any]:
     return {"measured": measured_s, "predicted": predicted_s, "deviation": deviation(measured_s, predicted_s)}
 
 
-def _limit(run: RunTrace, measured_s: Mapping[str, float]) -> dict[str, Any] | None:
+def _limit(run: Run, measured_s: Mapping[str, float]) -> dict[str, Any] | None:
     """The least seconds of the plan's step on its hardware beside measured ones; None where no peak is known.
 
     `of_bandwidth`, `mfu`: what decoding and training reached, predicted and measured; decoding on the work that was
@@ -260,47 +258,98 @@ def _limit(run: RunTrace, measured_s: Mapping[str, float]) -> dict[str, Any] | N
     }
 
 
-def _mfu(run: RunTrace, limit: HardwareLimit, train_s: float) -> float:
+def _mfu(run: Run, limit: HardwareLimit, train_s: float) -> float:
     """MFU of the run's whole updates, on the tokens that it trained; of a run without samples on those predicted."""
-    rows = [row for step in run.steps for row in run.samples.get(step["step"], ()) if row["fate"] == "trained"]
-    if not rows or not limit.short.train_s:
+    lengths = [
+        rows["prompt_tokens"][rows.trained].astype(np.int64) + rows["tokens"][rows.trained]
+        for rows in run.log.samples.values()
+    ]
+    if not run.trained or not limit.short.train_s:
         return _quotient(limit.phases.train.limit_s, train_s)
-    lengths = [row["prompt_tokens"] + row["tokens"] for row in rows]
 
     def operations(tokens: float, squares: float) -> float:
         return limit.parameters * tokens + limit.attention_width * squares
 
     peak_s = limit.short.train_s / operations(limit.short.trained_tokens, limit.short.trained_squares)
-    updates_s = len(run.steps) * overlap(run.plan, run.steps, run.samples, run.events)["train"]["alone_s"]
-    return _quotient(peak_s * operations(sum(lengths), sum(tokens * tokens for tokens in lengths)), updates_s)
+    trained = operations(sum(int(each.sum()) for each in lengths), sum(int(each @ each) for each in lengths))
+    updates_s = len(run.log.steps) * overlap(run.plan, run.log)["train"]["alone_s"]
+    return _quotient(peak_s * trained, updates_s)
 
 
-def _round_report(run: RunTrace, kind: str) -> dict[str, Any] | None:
+def _round_report(run: Run, kind: str) -> dict[str, Any] | None:
     """Figures of one kind of round; None if it did not run or is not predicted."""
-    steps = [step for step in run.steps if step["kind"] == kind]
+    steps = [step for step in run.log.steps if step.kind == kind]
     expected = run.plan.predicted.rounds.long if kind == "long" else run.plan.predicted.rounds.short
     if not steps or expected is None:
         return None
     return {
         "count": len(steps),
-        "share": len(steps) / len(run.steps),
+        "share": len(steps) / len(run.log.steps),
         "share_predicted": expected.share,
-        "step_s": statistics.fmean(step["total_s"] for step in steps),
+        "step_s": statistics.fmean(step.total_s for step in steps),
         "step_s_predicted": expected.step_s.mean,
-        "rollout_s": statistics.fmean(step["rollout_s"] for step in steps),
+        "rollout_s": statistics.fmean(step.rollout_s for step in steps),
         "rollout_s_predicted": expected.rollout_s.mean,
         "rollout_s_predicted_p95": expected.rollout_s.p95,
         "measured": spreads(steps),
     }
 
 
-def _reward(steps: Sequence[dict[str, Any]]) -> float:
+def _reward(steps: Sequence[Step]) -> float:
     """Mean reward of the trained samples; NaN if none was trained."""
-    means = [(float(step["reward_mean"]), float(step["trained_samples"])) for step in steps if step["trained_samples"]]
+    means = [(float(step.reward_mean), float(step.trained_samples)) for step in steps if step.trained_samples]
     return sum(mean * samples for mean, samples in means) / sum(s for _, s in means) if means else math.nan
 
 
-def _levers(run: RunTrace) -> int:
+def length_ratio(run: Run, baseline: Run) -> tuple[float, float]:
+    """(trained mean length / unconditioned mean length, its standard error), over the prompts that both runs trained.
+
+    The baseline's samples are unconditioned. Comparing prompt by prompt removes the differences between prompts from
+    the error. The prompts that the run owes a long round are assumed to have the mean lengths of those that its long
+    rounds trained, in the run and in the baseline. Both are NaN with fewer than two prompts in common.
+    """
+    common = _common(run, baseline)
+    if len(common) < 2:
+        return math.nan, math.nan
+    pairs = [(weight * a, weight * b) for weight, a, b in common]
+    trained, unconditioned = (sum(column) for column in zip(*pairs, strict=True))
+    ratio = trained / unconditioned
+    variance = sum((a - ratio * b) ** 2 for a, b in pairs)
+    return ratio, math.sqrt(variance) / unconditioned
+
+
+def ratio_as_trained(run: Run, baseline: Run) -> float:
+    """As `length_ratio`, but the prompts that the run owes count in the unconditioned mean alone: they were drawn, and
+    nothing of them is trained. Below 1 by what the end of the run lost."""
+    common = _common(run, baseline)
+    if len(common) < 2:
+        return math.nan
+    unconditioned = sum(weight * b for weight, _, b in common) / sum(weight for weight, _, _ in common)
+    return statistics.fmean(a for _, a, _ in common) / unconditioned
+
+
+def _common(run: Run, baseline: Run) -> list[tuple[float, float, float]]:
+    """(weight, mean length in the run, in the baseline) of each prompt that both trained; one of a long round stands
+    for itself and for its share of the owed prompts."""
+    long_weight = 1.0 + (run.means.owed_prompts / len(run.long_trained) if run.long_trained else 0.0)
+    return [
+        (long_weight if prompt in run.long_trained else 1.0, tokens / samples, truediv(*baseline.trained[prompt]))
+        for prompt, (tokens, samples) in sorted(run.trained.items())
+        if prompt in baseline.trained
+    ]
+
+
+def ks_distance(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """Largest distance between the distribution functions of two sorted samples (Kolmogorov-Smirnov); NaN if one has
+    no value."""
+    if not len(first) or not len(second):
+        return math.nan
+    values = np.concatenate([first, second])
+    below = [np.searchsorted(each, values, side="right") / len(each) for each in (first, second)]
+    return float(np.abs(below[0] - below[1]).max())
+
+
+def _levers(run: Run) -> int:
     """How many levers a plan's short rounds use: streaming, drafts, balance. A baseline has none."""
     placement, short = run.plan.job.placement, run.plan.job.rounds.short
     streams = short.hand_over is not None or (placement is not None and placement.streams)
@@ -314,7 +363,7 @@ def report(folder: Path) -> dict[str, Any]:
     cannot be read, by name. Raises InputError if no run can be read.
     """
     loaded, refused = readable_runs(folder)
-    runs = [run for run in loaded if run.steps]  # after an early end some plans have no step yet
+    runs = [run for run in loaded if run.log.steps]  # after an early end some plans have no step yet
     sync = [run for run in runs if run.plan.job.bias.mode == "sync"]
     # Where levers gain nothing, two plans are alike: then the one that is called plain is the baseline.
     plain = min(sync, key=lambda run: (_levers(run), run.name != "plain"), default=None)

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from ..plans.phrases.numbers import count
-from .run_log import MOST
+from .trace_events import MOST, Step, StepEvent
 
 State = Literal["finished", "stopped", "failed", "open"]
 
 
 def run_state(
-    events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]], written_s: float | None, now_s: float
+    events: Sequence[dict[str, Any]], steps: Sequence[StepEvent], written_s: float | None, now_s: float
 ) -> dict[str, Any]:
     """`state`, `state_text` (a sentence), `steps_wanted`, `longest_step_s`, `written_at`, `quiet_s`.
 
@@ -29,14 +29,14 @@ def run_state(
     starts_and_ends = [event for event in events if event["event"] in ("run", "resume", "end")]
     last = starts_and_ends[-1] if starts_and_ends else None
     wanted = next((int(e["steps"]) for e in reversed(starts_and_ends) if isinstance(e.get("steps"), int)), None)
-    done = int(steps[-1]["step"]) if steps else 0
+    done = steps[-1].step if steps else 0
     progress = f"{done} of {wanted} steps" if wanted is not None and wanted >= done else f"{done} steps"
     drained = any(event["event"] == "drain" for event in events)
     if wanted is not None and done > wanted and drained:
         progress = f"{count(wanted, 'step')} and {count(done - wanted, 'step')} that trained deferred prompts"
     if not steps:
         progress = "no step was finished" + (f" of {wanted}" if wanted is not None else "")
-    longest_s = max((float(step["total_s"]) for step in steps), default=None)
+    longest_s = max((float(step.total_s) for step in steps), default=None)
     result: dict[str, Any] = {"steps_wanted": wanted, "longest_step_s": longest_s, "written_at": None, "quiet_s": None}
     if last is not None and last["event"] == "end":
         if last.get("finished"):
@@ -77,7 +77,7 @@ def drift_text(planned: float, measured: float, rounds: float) -> str:
     )
 
 
-def incidents(events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def incidents(events: Sequence[dict[str, Any]], steps: Sequence[StepEvent]) -> list[dict[str, Any]]:
     """Faults and interruptions of a run by time: `t_s` (seconds since the first start), `step`, `kind`, `text`.
 
     Kinds: restart, node, resume, sandbox, checkpoint, failed prompt, unscored, drift, skipped, run failed, stopped,
@@ -85,8 +85,7 @@ def incidents(events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]])
     """
     by_time = [(float(event["t_s"]), _of_event(event)) for event in events]
     by_time += [
-        (float(step.get("t_s", 0.0)), _of_step(step, earlier))
-        for step, earlier in zip(steps, [{}, *steps], strict=False)
+        (float(step.t_s), _of_step(step, earlier)) for step, earlier in zip(steps, [None, *steps], strict=False)
     ]
     rows: list[dict[str, Any]] = [
         {"t_s": t_s, "step": step, "kind": kind, "text": text}
@@ -94,7 +93,7 @@ def incidents(events: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]])
         for step, kind, text in items
     ]
     ended = 0
-    ends = sorted((float(step.get("t_s", 0.0)), int(step["step"])) for step in steps if "step" in step)
+    ends = sorted((float(step.t_s), step.step) for step in steps)
     for row in rows:
         if row["step"] is None:  # then it is the step after the last one that had ended
             while ended < len(ends) and ends[ended][0] <= row["t_s"]:
@@ -152,21 +151,21 @@ def _of_event(event: dict[str, Any]) -> list[Incident]:
     return []
 
 
-def _of_step(step: dict[str, Any], earlier: dict[str, Any]) -> list[Incident]:
-    """Incidents of a step; `earlier` is the step before it, {} for the first."""
-    number = step.get("step")
-    incidents: list[Incident] = [(number, "restart", str(reason)) for reason in step.get("restarts", ())]
-    incidents += [(number, "conservation", str(violation)) for violation in step.get("conservation_violations", ())]
-    for key, kind, text in (
-        ("on_policy_violations", "off-policy", "trained samples not decoded by the weights that they train"),
-        ("checksum_mismatches", "checksum", "engines that received other weights than the trainer sent"),
-        ("exhausted", "exhausted", "deferred prompts trained on their last allowed draw, since no draw was long"),
+def _of_step(step: Step, earlier: Step | None) -> list[Incident]:
+    """Incidents of a step; `earlier` is the step before it, None for the first."""
+    number = step.step
+    incidents: list[Incident] = [(number, "restart", str(reason)) for reason in step.restarts]
+    incidents += [(number, "conservation", str(violation)) for violation in step.conservation_violations]
+    for figure, kind, text in (
+        (step.on_policy_violations, "off-policy", "trained samples not decoded by the weights that they train"),
+        (step.checksum_mismatches, "checksum", "engines that received other weights than the trainer sent"),
+        (step.exhausted, "exhausted", "deferred prompts trained on their last allowed draw, since no draw was long"),
     ):
-        if step.get(key):
-            incidents.append((number, kind, f"{text}: {step[key]}"))
-    if names := sorted(_not_finite(step) - _not_finite(earlier)):
+        if figure:
+            incidents.append((number, kind, f"{text}: {figure}"))
+    if names := sorted(_not_finite(step) - (_not_finite(earlier) if earlier else set())):
         incidents.append((number, "not a number", f"from this step on: {', '.join(names)}; training may have diverged"))
-    counts, before = step.get("timeouts") or {}, earlier.get("timeouts") or {}
+    counts, before = step.timeouts or {}, (earlier and earlier.timeouts) or {}
     new = {key: counts.get(key, 0) - before.get(key, 0) for key in ("timeouts", "cut", "executions")}
     if new["timeouts"] > 0:
         incidents.append((
@@ -177,9 +176,9 @@ def _of_step(step: dict[str, Any], earlier: dict[str, Any]) -> list[Incident]:
     return incidents
 
 
-def _not_finite(step: dict[str, Any]) -> set[str]:
+def _not_finite(step: Step) -> set[str]:
     """Names of the metrics that are NaN or infinite; none for a skipped step, which has an event of its own."""
-    if step.get("metrics", {}).get("skipped"):
+    if step.metrics.get("skipped"):
         return set()
-    measured = {"reward_mean": step.get("reward_mean", 0.0), **step.get("metrics", {})}
+    measured = {"reward_mean": step.reward_mean, **step.metrics}
     return {name for name, value in measured.items() if not math.isfinite(value)}

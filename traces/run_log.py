@@ -1,18 +1,29 @@
-"""Reads a run's trace: its steps, the samples of each step, and all other events.
+"""Reads a run's folder: its plan, and from its trace the steps, the samples of each step, and all other events.
 
 Invariants of a `RunLog`: steps are in order and each number is there once. After a resume, or after the trainer was
-restarted, steps are done again; then only the later step and its samples are there.
+restarted, steps are done again; then only the later step and its samples are there. A step is written after its
+samples; those of a step that did not end were not trained, and are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from .trace import TraceError, read_trace
+import numpy as np
+from numpy.typing import NDArray
+
+from ..plans.files.run_folder import must_be_run_folder
+from ..plans.schema.plan import Plan, load_plan
+from ..plans.yaml.errors import InputError
+from ..plans.yaml.input_files import must_be_readable
+from .cycle_means import CycleMeans, means_by_plan
+from .sample_columns import Samples
+from .trace import TraceError, not_an_event, trace_lines
+from .trace_events import TYPES, Balanced, DamagedEvent, Drafts, Sample, StepEvent, Streamed, Tail, as_type, decoded
 
 TRACE = "trace.jsonl"
 PLAN_COPY = "plan.yaml"
@@ -21,18 +32,6 @@ PLAN_COPY = "plan.yaml"
 LOCK = ".lock"
 """The file whose lock the driver of a run, or of groups, holds (executor/records/execution_folder.py)."""
 
-LONGEST_S, MOST = 1e9, 1e15
-"""Largest believable seconds (30 years) and counts; a trace with larger ones is damaged."""
-
-MOST_TOKENS, MOST_DRAWS = 10_000_000, 100_000_000
-"""Largest believable tokens of one sample, and number of a draw within its round."""
-
-_SECONDS = ("total_s", "sync_s", "rollout_s", "reward_exposed_s", "train_s")
-_COUNTS = (
-    "step", "trained_samples", "trained_tokens", "max_tokens", "median_tokens", "decoded_tokens", "deferred",
-    "on_policy_violations", "checksum_mismatches", "exhausted",
-)  # fmt: skip
-
 
 @dataclass
 class RunLog:
@@ -40,23 +39,31 @@ class RunLog:
 
     Attributes:
         steps: the `step` events.
-        samples: the `sample` events by step; a sample that was aborted while it decoded has no event.
-        started: the `run` event; empty if the trace has none.
+        samples: the samples of each step; one that was aborted while it decoded has no event.
+        streamed, tails, balanced, drafts: by step the event of that name; of a step that was redone the last one.
+        events: all events but steps and samples as JSON objects, in order: starts, resumes, ends, restarts, failures.
         first_steps: numbers of the first step after the start and after each resume, when engines are not warm.
         restarts: number of replaced engines and trainers.
         resumes: number of resumes.
-        events: all events but steps and samples, in order: starts, resumes, ends, restarts, failures.
         last_t_s: time of the last event, in seconds since the run's first start; None if there is no event.
     """
 
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    samples: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    started: dict[str, Any] = field(default_factory=dict)
+    steps: list[StepEvent] = field(default_factory=list)
+    samples: dict[int, Samples] = field(default_factory=dict)
+    streamed: dict[int, Streamed] = field(default_factory=dict)
+    tails: dict[int, Tail] = field(default_factory=dict)
+    balanced: dict[int, Balanced] = field(default_factory=dict)
+    drafts: dict[int, Drafts] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
     first_steps: set[int] = field(default_factory=set)
     restarts: int = 0
     resumes: int = 0
-    events: list[dict[str, Any]] = field(default_factory=list)
     last_t_s: float | None = None
+
+    @property
+    def started(self) -> dict[str, Any]:
+        """The `run` event; empty if the trace has none."""
+        return next((event for event in reversed(self.events) if event["event"] == "run"), {})
 
     @property
     def cold_s(self) -> float | None:
@@ -64,168 +71,155 @@ class RunLog:
         seconds = [float(event["process_s"]) for event in self.events if "process_s" in event]
         return fmean(seconds) if seconds else None
 
+    def back_to(self, step: int) -> None:
+        """Forget the steps after `step`, which a resume does again."""
+        self.resumes += 1
+        self.steps = [each for each in self.steps if each.step <= step]
+        self.samples = {number: rows for number, rows in self.samples.items() if number <= step}
+
 
 def read_run(path: Path) -> RunLog:
-    """Read a run's trace file.
+    """Read a run's trace file, line by line: of the samples that were read, those of one step are objects at a time.
 
     Raises TraceError for a damaged line or an event that lacks what it should have, FileNotFoundError if it is absent.
     """
-    log = RunLog()
-    cold = True
-    try:
-        for event in read_trace(path):
-            _check_number(event, "t_s", LONGEST_S)
-            log.last_t_s = float(event["t_s"])
-            if event["event"] not in ("step", "sample"):
+    log, cold = RunLog(), True
+    rows: dict[int, list[Sample]] = {}  # of steps that have not ended
+    by_name: dict[str, dict[int, Any]] = {
+        "streamed": log.streamed, "tail": log.tails, "balanced": log.balanced, "drafts": log.drafts,
+    }  # fmt: skip
+    for number, line in trace_lines(path):
+        try:
+            head, event = decoded(line)
+            log.last_t_s = float(head.t_s)
+            if isinstance(event, Sample):
+                rows.setdefault(event.step, []).append(event)
+            elif isinstance(event, StepEvent):
+                log.steps.append(event)
+                log.restarts += len(event.restarts)
+                if event.step in rows:
+                    log.samples[event.step] = Samples(rows.pop(event.step))
+                if cold:
+                    log.first_steps.add(event.step)
+                    cold = False
+            else:
                 log.events.append(event)
-            match event["event"]:
-                case "step":
-                    _check_step(event)
-                    log.steps.append(event)
-                    log.restarts += len(event["restarts"])
-                    if cold:
-                        log.first_steps.add(event["step"])
-                        cold = False
-                case "sample":
-                    _check_sample(event)
-                    log.samples.setdefault(event["step"], []).append(event)
-                case "streamed":
-                    _check_streamed(event)
-                case "tail":
-                    _check_tail(event)
-                case "drafts":
-                    _check_drafts(event)
-                case "balanced":
-                    _check_whole(event, "step", "prompts", "known")
-                case "restart":
+                typed: Any = as_type(event, TYPES[head.event]) if head.event in TYPES else None
+                if head.event in by_name:
+                    by_name[head.event][typed.step] = typed
+                elif head.event == "restart":
                     log.restarts += 1
-                case "run":
-                    log.started = event
-                case "resume":
-                    _check_whole(event, "step")
-                    log.resumes += 1
-                    cold = True
-                    log.steps = [step for step in log.steps if step["step"] <= event["step"]]
-                    log.samples = {step: rows for step, rows in log.samples.items() if step <= event["step"]}
-    except (KeyError, TypeError) as error:
-        reason = f"an event lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise TraceError(path, None, f"{reason}; the trace is damaged or of another version") from error
+                elif head.event == "resume":
+                    log.back_to(typed.step)
+                    rows, cold = {}, True
+        except DamagedEvent as error:
+            raise TraceError(path, None, f"{error}; the trace is damaged or of another version") from error
+        except (ValueError, RecursionError) as error:
+            raise not_an_event(path, number, error) from error
     return log
 
 
-def _check_number(event: dict[str, Any], name: str, most: float) -> None:
-    """Raise KeyError or TypeError unless event[name] is a number from 0 to `most`."""
-    value = event[name]
-    if not isinstance(value, int | float) or not 0 <= value <= most:
-        raise TypeError(f"{name} of a {event['event']} is {_shown(value)}, which is no number from 0 to {most:g}")
+@dataclass
+class Run:
+    """One run, read from its folder; steps that were done again after a resume are in it once.
 
-
-def _check_whole(event: dict[str, Any], *names: str) -> None:
-    """Raise KeyError or TypeError unless the named values of an event are whole numbers of at least 0."""
-    for name in names:
-        value = event[name]
-        if not isinstance(value, int) or not 0 <= value <= MOST:
-            raise TypeError(f"{name} of a {event['event']} is {_shown(value)}, which is no whole number")
-
-
-def _check_counts(event: dict[str, Any], name: str) -> None:
-    """Raise TypeError unless event[name] is absent, null, or a mapping of names to counts."""
-    counts = event.get(name)
-    if counts is not None and not (
-        isinstance(counts, dict) and all(isinstance(value, int) and 0 <= value <= MOST for value in counts.values())
-    ):
-        raise TypeError(f"{name} of a {event['event']} is {_shown(counts)}, which does not count anything")
-
-
-def _shown(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _check_step(event: dict[str, Any]) -> None:
-    """Raise KeyError or TypeError if a `step` event lacks a value or has one of another type.
-
-    Rewards and metrics may be NaN: so they are in a run that diverged.
+    `written_s`: when the trace was last written, in seconds since 1970.
     """
-    for name in _SECONDS:
-        _check_number(event, name, LONGEST_S)
-    # Seconds of the step outside its phases; rounding can make them slightly negative.
-    other_s = event.get("other_s", 0.0)
-    if other_s is not None and not (isinstance(other_s, int | float) and abs(other_s) <= LONGEST_S):
-        raise TypeError(f"other_s of a step is {_shown(other_s)}, which is no number")
-    for name in _COUNTS:
-        _check_number(event, name, MOST)
-    _check_whole(event, "step", "deferred")
-    for name, kind in (("restarts", list), ("conservation_violations", list), ("metrics", dict), ("kind", str)):
-        if not isinstance(event[name], kind):
-            raise TypeError(f"{name} of a step is {_shown(event[name])}")
-    for name in ("samples", "timeouts", "reward_failures"):
-        _check_counts(event, name)
-    for name, value in [("reward_mean", event["reward_mean"]), *event["metrics"].items()]:
-        if not isinstance(value, int | float):
-            raise TypeError(f"{name} of a step is {_shown(value)}, which is no number")
+
+    home: Path
+    plan: Plan
+    log: RunLog
+    written_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Its folder's name."""
+        return self.home.resolve().name
+
+    @property
+    def means(self) -> CycleMeans:
+        """Means over the cycle; only for a run with at least one step."""
+        return means_by_plan(self.log.steps, self.plan)
+
+    @cached_property
+    def trained(self) -> dict[str, tuple[int, int]]:
+        """(tokens, samples) that were trained of each prompt."""
+        return self._trained(("short", "long"))
+
+    @cached_property
+    def long_trained(self) -> dict[str, tuple[int, int]]:
+        """The same of long rounds alone."""
+        return self._trained(("long",))
+
+    def _trained(self, kinds: tuple[str, ...]) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for step in self.log.steps:
+            if step.kind in kinds and (rows := self.log.samples.get(step.step)) is not None:
+                for prompt, (tokens, samples) in rows.by_prompt(rows.trained).items():
+                    before = found.get(prompt, (0, 0))
+                    found[prompt] = before[0] + tokens, before[1] + samples
+        return found
+
+    @cached_property
+    def trained_tokens(self) -> NDArray[Any]:
+        """The lengths of all trained samples, sorted."""
+        rows = [rows["tokens"][rows.trained] for rows in self.log.samples.values()]
+        return np.sort(np.concatenate(rows)) if rows else np.array([])
 
 
-def _check_streamed(event: dict[str, Any]) -> None:
-    """Raise KeyError or TypeError if a `streamed` event lacks a value or has one of another type."""
-    _check_whole(event, "step", "groups", "moved")
-    if event["begun_s"] is not None:
-        _check_number(event, "begun_s", LONGEST_S)
-    for name in ("freed", "replicas", "portions"):
-        if not isinstance(event[name], list):
-            raise TypeError(f"{name} of a round's streaming is {_shown(event[name])}, which is no list")
-    for portion in event["portions"]:
-        if not (isinstance(portion, list) and len(portion) == 3 and all(isinstance(x, int | float) for x in portion)):
-            raise TypeError(f"a portion of a round's streaming is {_shown(portion)}, which is not three numbers")
+def load_run(folder: Path) -> Run:
+    """The run in `folder`. Raises InputError if its plan or its trace cannot be read."""
+    trace = folder / TRACE
+    plan = _plan(folder / PLAN_COPY)
+    must_be_readable(trace)
+    try:
+        return Run(folder, plan, read_run(trace), trace.stat().st_mtime)
+    except TraceError as error:
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", str(trace)) from error
 
 
-def _check_tail(event: dict[str, Any]) -> None:
-    """Raise KeyError or TypeError if a `tail` event lacks a value or has one of another type."""
-    _check_whole(event, "step", "engines", "tp", "moved")
-    for name in ("at_s", "seconds"):
-        if event[name] is not None:
-            _check_number(event, name, LONGEST_S)
-    if event["at_s"] is None and event["seconds"] is not None:
-        raise TypeError(f"a tail began after {_shown(event['seconds'])} seconds of a change that never was")
+def load_runs(folder: Path) -> list[Run]:
+    """The run in `folder`, or the runs in its sub-folders. Raises InputError if there is none or one is damaged."""
+    runs, refused = readable_runs(folder)
+    if refused:
+        raise next(iter(refused.values()))
+    return runs
 
 
-def _check_drafts(event: dict[str, Any]) -> None:
-    """Raise KeyError or TypeError if a `drafts` event lacks a value or has one of another type."""
-    _check_whole(event, "step", "epoch", "steps", "sequence_steps", "index_bytes", "history_bytes")
-    for name in ("drafted_at", "accepted_at"):
-        values = event[name]
-        if not isinstance(values, list) or not all(isinstance(value, int) and 0 <= value <= MOST for value in values):
-            raise TypeError(f"{name} of a round's drafts is {_shown(values)}, which does not count anything")
-    if len(event["drafted_at"]) != len(event["accepted_at"]) or not isinstance(event["by_source"], dict):
-        raise TypeError(f"drafts of step {event['step']} have no counts by place and source")
-    _check_counts(event, "by_source")
-    batches = event["batches"]
-    if not isinstance(batches, dict) or not all(
-        size.isdigit() and isinstance(batch, dict) and _are_numbers(batch.values()) for size, batch in batches.items()
-    ):
-        raise TypeError(f"batches of a round's drafts are {_shown(batches)}, which are no means by batch")
-    for batch in batches.values():
-        for name in ("plain_s", "drafted_s", "emitted"):
-            _check_number({"event": "round's drafts", **batch}, name, LONGEST_S)
-    if not (isinstance(ahead := event.get("ahead", [0, 0]), list) and len(ahead) == 2 and _are_numbers(ahead)):
-        raise TypeError(f"ahead of a round's drafts is {_shown(ahead)}, which is not two counts")
+def readable_runs(folder: Path) -> tuple[list[Run], dict[str, InputError]]:
+    """The runs in `folder`, and the error of each run that cannot be read, by its name.
+
+    Raises InputError if no run can be read.
+    """
+    must_be_run_folder(folder)
+    run_folders = [folder] if (folder / TRACE).exists() else sorted(p.parent for p in folder.glob(f"*/{TRACE}"))
+    if not run_folders:
+        raise InputError("holds no run (no trace.jsonl); give the --out of rlplan execute", str(folder))
+    runs: list[Run] = []
+    refused: dict[str, InputError] = {}
+    for run_folder in run_folders:
+        try:
+            runs.append(load_run(run_folder))
+        except InputError as error:
+            refused[run_folder.resolve().name] = error
+    if not runs:
+        raise next(iter(refused.values()))
+    return runs, refused
 
 
-def _are_numbers(values: Iterable[object]) -> bool:
-    return all(isinstance(value, int | float) and abs(value) <= MOST for value in values)
+def run_files(folder: Path) -> list[Path]:
+    """Files that a report of `folder` reads; some of them may be missing."""
+    return [path for name in (TRACE, PLAN_COPY) for path in (folder / name, *sorted(folder.glob(f"*/{name}")))]
 
 
-def _check_sample(event: dict[str, Any]) -> None:
-    """Raise KeyError or TypeError if a `sample` event lacks a value or has one of another type."""
-    _check_whole(event, "step", "epoch", "draw", "sample", "tokens", "prompt_tokens")
-    for name, most in (("tokens", MOST_TOKENS), ("prompt_tokens", MOST_TOKENS), ("draw", MOST_DRAWS)):
-        if event[name] > most:
-            raise TypeError(f"{name} of a sample is {_shown(event[name])}, and at most {most} is believed")
-    for name in ("reward", "reward_s"):
-        value = event.get(name)
-        if value is not None and not isinstance(value, int | float):
-            raise TypeError(f"{name} of a sample is {_shown(value)}, which is no number")
-    if not isinstance(event["prompt"], str) or not isinstance(event["truncated"], bool):
-        raise TypeError(f"a sample has prompt {_shown(event['prompt'])} and truncated {_shown(event['truncated'])}")
-    if event["fate"] is not None and not isinstance(event["fate"], str):
-        raise TypeError(f"fate of a sample is {_shown(event['fate'])}")
+def _plan(path: Path) -> Plan:
+    try:
+        return load_plan(path)
+    except InputError as error:
+        if not path.is_file():
+            raise
+        # The version of rlplan that started the run could read this plan.
+        cause = "a run's copy of its plan that cannot be read is of another version of rlplan, or was edited"
+        raise InputError(f"{error.message}; {cause}; solve again to run it again", error.path, error.line) from error

@@ -91,21 +91,34 @@ def _drop_torn_tail(path: Path) -> None:
             file.truncate(data.rfind(b"\n") + 1)
 
 
+def trace_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a trace with their numbers, from 1; a torn last line is skipped with a warning.
+
+    Raises FileNotFoundError if it is absent.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                yield number, line
+            else:
+                warnings.warn(f"{path}:{number}: torn last line skipped; read up to it", stacklevel=3)
+
+
+def not_an_event(path: Path, number: int, error: Exception) -> TraceError:
+    """The error of a line that is no JSON object."""
+    return TraceError(path, number, f"not a trace event ({error}); restore the file or cut it here")
+
+
 def read_trace(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a trace, in order.
+    """Yield the events of a trace as JSON objects, in order.
 
     A torn last line is skipped with a warning. Raises TraceError for damage elsewhere, FileNotFoundError if absent.
     """
-    # Split bytes, so that a line that is not UTF-8 is reported with its number.
-    lines = path.read_bytes().split(b"\n")
-    torn = lines.pop()
-    for number, line in enumerate(lines, start=1):
+    for number, line in trace_lines(path):
         try:
-            event = json.loads(line.decode("utf-8"))
+            event = json.loads(line.decode("utf-8"))  # decoded here, so that a line that is not UTF-8 has its number
             if not isinstance(event, dict):
                 raise ValueError("not an object")
         except (ValueError, RecursionError) as error:
-            raise TraceError(path, number, f"not a trace event ({error}); restore the file or cut it here") from error
+            raise not_an_event(path, number, error) from error
         yield event
-    if torn:
-        warnings.warn(f"{path}:{len(lines) + 1}: torn last line skipped; read up to it", stacklevel=2)

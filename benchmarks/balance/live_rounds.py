@@ -12,7 +12,7 @@ from typing import Any
 from rlplan.executor.example.write import write_example
 from rlplan.planner.choose.candidates.balance_numbers import balance_of
 from rlplan.planner.costs.decode_costs import layout_cost
-from rlplan.planner.tune.executed_run import load_run
+from rlplan.planner.tune.executed_run import load_executed
 from rlplan.planner.tune.refit import refit, replay_run
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
@@ -110,17 +110,17 @@ def _ratios(seconds: dict[str, dict[str, float]]) -> dict[str, float]:
 
 def _seconds(log: RunLog, steps: range, at_once: int) -> dict[str, float]:
     """Mean seconds of the rollouts of these steps, and of their drains."""
-    taken = [step for step in log.steps if step["step"] in steps]
+    taken = [step for step in log.steps if step.step in steps]
     return {
-        "rollout_s": fmean(step["rollout_s"] for step in taken),
-        "drain_s": fmean(_drain_s(log, step["step"], at_once) for step in taken),
+        "rollout_s": fmean(step.rollout_s for step in taken),
+        "drain_s": fmean(_drain_s(log, step.step, at_once) for step in taken),
     }
 
 
 def _drain_s(log: RunLog, step: int, at_once: int) -> float:
     """Seconds from when fewer samples than a quarter of what the engines decode at once have not ended to the last
     end."""
-    ends = sorted(row["finished_s"] for row in log.samples[step])
+    ends = sorted(row.finished_s for row in log.samples[step])
     levels = [(0.0, min(len(ends), 2 * at_once))]
     levels += [(end, min(len(ends) - number, 2 * at_once)) for number, end in enumerate(ends, 1)]
     return float(ends[-1] - tail_begins_s(levels, ends[-1]))
@@ -129,10 +129,10 @@ def _drain_s(log: RunLog, step: int, at_once: int) -> float:
 def _prediction_error(folder: Path, out: Path) -> float:
     """Relative error of the predicted mean seconds of the balanced rollouts, by costs refitted from those by count."""
     profile, job = load(folder / "plans" / "profile.yaml", Profile), load_job(folder / "plans" / "job.yaml")
-    count, balance = (load_run(out / name) for name in NAMES)
+    count, balance = (load_executed(out / name) for name in NAMES)
     cap, dynamic = job.rollout.max_response_tokens, job.algorithm.dynamic_sampling
     tuned = refit(profile, count, replay_run(count, cap, dynamic, profile)).profile
-    replays = [r for r in replay_run(balance, cap, dynamic, tuned) if r.step.number > EPOCH_STEPS]
+    replays = [r for r in replay_run(balance, cap, dynamic, tuned) if r.step.step > EPOCH_STEPS]
     predicted, measured = fmean(r.times.decode_end_s for r in replays), fmean(r.step.rollout_s for r in replays)
     return abs(predicted / measured - 1)
 
@@ -141,9 +141,7 @@ def _same_samples(count: RunLog, balance: RunLog) -> float:
     """Share of the trained samples that have the same length and reward in both runs."""
 
     def lengths(log: RunLog) -> list[tuple[Any, ...]]:
-        return sorted(
-            (step, row["prompt"], row["tokens"], row["reward"]) for step, rows in log.samples.items() for row in rows
-        )
+        return sorted((step, row.prompt, row.tokens, row.reward) for step, rows in log.samples.items() for row in rows)
 
     left, right = lengths(count), lengths(balance)
     same = sum((Counter(left) & Counter(right)).values())

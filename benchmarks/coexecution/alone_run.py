@@ -55,5 +55,5 @@ def read_alone(run: Path, cores: Sequence[CoreSpeed], background: float) -> Alon
 def _phases(log: RunLog) -> Iterator[tuple[float, float, float]]:
     """Of each step: second of the trace in which it began, in which its rollout ended, and in which it ended."""
     for step in log.steps:
-        begin_s = step["t_s"] - step["total_s"]
-        yield begin_s, begin_s + step["rollout_s"] + step["reward_exposed_s"], step["t_s"]
+        begin_s = step.t_s - step.total_s
+        yield begin_s, begin_s + step.rollout_s + step.reward_exposed_s, step.t_s

@@ -40,7 +40,7 @@ def compare(
     speeds = [core.speed(turns.began_s + begin_s, turns.began_s + end_s) * (1.0 + core_interference) for core in cores]
     steps = {name: run.seconds(speeds) for name, run in alone.items()}
     alone_s = {name: mean(map(sum, each[WARM:])) for name, each in steps.items()}
-    wall_s = {name: mean(step["total_s"] for step in run.log.steps[WARM:]) for name, run in alone.items()}
+    wall_s = {name: mean(step.total_s for step in run.log.steps[WARM:]) for name, run in alone.items()}
     plan = load_groups_plan(groups)
     counts = {name: len(each) for name, each in steps.items()}
     seats = [read_seat(seat) for seat in turns.seats]
@@ -90,8 +90,8 @@ def _same(alone: Mapping[str, RunLog], together: Mapping[str, RunLog]) -> float:
 
 def _samples(name: str, log: RunLog) -> Counter[tuple[Any, ...]]:
     return Counter(
-        (name, number, row["prompt"], row["sample"], row["tokens"], row["reward"])
+        (name, number, row.prompt, row.sample, row.tokens, row.reward)
         for number, rows in log.samples.items()
         for row in rows
-        if row["fate"] == "trained"
+        if row.fate == "trained"
     )

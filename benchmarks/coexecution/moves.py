@@ -18,8 +18,7 @@ from typing import Any
 
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.traces.groups.group_turns import GROUPS_COPY
-from rlplan.traces.groups.groups_folder import MOVES
-from rlplan.traces.groups.moves_status import moves_of
+from rlplan.traces.groups.groups_folder import MOVES, moves_of
 from rlplan.traces.run_log import TRACE, read_run
 from rlplan.traces.trace import read_trace
 

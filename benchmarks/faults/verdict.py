@@ -26,9 +26,9 @@ def trained(log: RunLog) -> Counter[Sample]:
     samples: Counter[Sample] = Counter()
     for step in log.steps:
         groups: dict[tuple[str, int], int] = {}
-        for sample in log.samples.get(step["step"], []):
-            if sample["fate"] == "trained":
-                group = (sample["prompt"], sample["epoch"])
+        for sample in log.samples.get(step.step, []):
+            if sample.fate == "trained":
+                group = (sample.prompt, sample.epoch)
                 samples[(*group, groups.get(group, 0))] += 1
                 groups[group] = groups.get(group, 0) + 1
     return samples
@@ -37,11 +37,11 @@ def trained(log: RunLog) -> Counter[Sample]:
 def off_policy(log: RunLog) -> int:
     """Trained samples that were not decoded, from first to last token, by the weights of their step."""
     return sum(
-        len(set(sample["version"])) != 1 or not sample["version"][0].endswith(f":{step - 1}")
+        len(set(sample.version)) != 1 or not sample.version[0].endswith(f":{step - 1}")
         for step, samples in log.samples.items()
         for sample in samples
-        if sample["fate"] == "trained"
-    ) + sum(step["on_policy_violations"] for step in log.steps)
+        if sample.fate == "trained"
+    ) + sum(step.on_policy_violations for step in log.steps)
 
 
 def compare(reference_out: Path, faults: Path, done: Campaign) -> dict[str, Any]:

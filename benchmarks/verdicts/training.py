@@ -176,13 +176,13 @@ def trained(home: Path, steps: int, seed: int) -> dict[str, Any]:
             print(f"rlplan {words[0]} ...", file=sys.stderr, flush=True)
             cli.main(words, standalone_mode=False)
     log = read_run(out / TRACE)
-    samples = [sample for step in log.steps for sample in log.samples[step["step"]]]
+    samples = [sample for step in log.steps for sample in log.samples[step.step]]
     return {
         "steps": len(log.steps),
-        "reward_by_step": [round(step["reward_mean"], 4) for step in log.steps],
+        "reward_by_step": [round(step.reward_mean, 4) for step in log.steps],
         "expected_reward": RIGHT,
         "outcomes": dict(Counter(str(sample.get("reward_outcome")) for sample in samples)),
-        "seconds": [round(step["total_s"], 2) for step in log.steps],
+        "seconds": [round(step.total_s, 2) for step in log.steps],
     }
 
 

@@ -21,8 +21,7 @@ from ...plans.schema.groups_plan import load_groups_plan
 from ...plans.yaml.errors import Infeasible, InputError, RunFailed
 from ...plans.yaml.yaml_io import sha256_file
 from ...rounds.permits.bound_machine import Alarm, BoundEvent, BoundMachine, Broken
-from ...traces.groups.group_turns import GROUPS_COPY, TURNS, GroupTurns, read_turns
-from ...traces.groups.training_ends import TrainingEnds, bound_of
+from ...traces.groups.group_turns import GROUPS_COPY, TURNS, GroupTurns, TrainingEnds, bound_of, read_turns
 from ...traces.trace import TraceError
 from .group_change import MoveJournal, MoveRequest, write_request
 

@@ -18,8 +18,15 @@ from ...plans.yaml.yaml_io import atomic_write, sha256_file
 from ...rounds.permits.move_machine import JobMove
 from ...rounds.permits.permit_events import Seat
 from ...traces.groups.group_turns import GROUPS_COPY
-from ...traces.groups.groups_folder import MOVES, is_one_groups, job_folder, request_file, requests
-from ...traces.groups.moves_status import last_moves, move_events
+from ...traces.groups.groups_folder import (
+    MOVES,
+    is_one_groups,
+    job_folder,
+    last_moves,
+    move_events,
+    request_file,
+    requests,
+)
 from ...traces.trace import TraceWriter
 from .prepare_group import PreparedGroup, checked_groups, seat_of
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.yaml.errors import InputError, RunFailed
+from ...traces.trace_events import Step
 from ..execute import execute
 from ..prepare import Options, prepare
-from ..records.run_record import StepRecord
 from ..rollout.round_samples import Progress
 from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
 
@@ -38,7 +38,7 @@ class ToldByLines:
         """A round begins."""
         _tell("round", kind=round_kind, step=step)
 
-    def step_done(self, name: str, record: StepRecord) -> None:
+    def step_done(self, name: str, record: Step) -> None:
         """A step ended."""
         _tell("step", step=record.step, kind=record.kind, total_s=record.total_s, rollout_s=record.rollout_s,
               train_s=record.train_s, reward_mean=record.reward_mean)  # fmt: skip

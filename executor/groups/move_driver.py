@@ -22,8 +22,7 @@ from ...plans.yaml.errors import InputError, RunFailed
 from ...plans.yaml.yaml_io import atomic_write, sha256_file
 from ...rounds.permits.move_machine import Drain, Enter, JobMove, MoveMachine
 from ...traces.groups.group_turns import GROUPS_COPY
-from ...traces.groups.groups_folder import job_folder
-from ...traces.groups.moves_status import SETTLED
+from ...traces.groups.groups_folder import SETTLED, job_folder
 from ..records.execution_folder import written
 from .group_change import GroupChange, MoveJournal, MoveRequest, planned_change, take_request
 from .job_process import JobEnd

@@ -22,7 +22,7 @@ from ...plans.yaml.errors import InputError, RunFailed
 from ...plans.yaml.input_files import opened
 from ...plans.yaml.output_files import must_take_folder
 from ...plans.yaml.yaml_io import sha256_file
-from ...traces.run_log import LOCK, PLAN_COPY
+from ...traces.run_log import LOCK, PLAN_COPY, TRACE
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def begin_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:
     with written(copy):
         (run_dir / "weights").mkdir(parents=True, exist_ok=True)
         if not resume:
-            (run_dir / "trace.jsonl").unlink(missing_ok=True)  # of a start that came to no checkpoint
+            (run_dir / TRACE).unlink(missing_ok=True)  # of a start that came to no checkpoint
             shutil.copyfile(plan_path, copy)
 
 
@@ -65,7 +65,7 @@ def holds_run(run_dir: Path) -> bool:
     """Whether a run in this folder came as far as its first checkpoint or step; one that did not is begun anew."""
     if has_checkpoint(run_dir):
         return True
-    trace = run_dir / "trace.jsonl"
+    trace = run_dir / TRACE
     if not trace.exists():
         return False
     with opened(trace) as file, io.BufferedReader(file) as lines:

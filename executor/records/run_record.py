@@ -7,68 +7,24 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.machines.round import Round
 from ...rounds.schedule import Schedule
 from ...rounds.timeouts import PoolTimeouts
+from ...traces.run_log import TRACE
 from ...traces.trace import TraceWriter
+from ...traces.trace_events import Step
 from ..rollout.reward_sum import PartScore
 from ..rollout.round_samples import RolloutResult
 from ..rollout.round_scoring import unscored
 from ..weights.transfer import Sent
 from .execution_folder import written
-
-
-@dataclass(slots=True)
-class StepRecord:
-    """The record of one step. Times in seconds, lengths in tokens.
-
-    `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
-    are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
-    reward function came to no value for, by outcome; `epochs` are those that issued the round's prompts; `weights_way`
-    is how weights went to the engines, `weights_slots` where they lay for them, and `weights_bytes` their size;
-    `engines` had them when the round began, and `engines_missing` more are the plan's, which were being replaced;
-    `ages` are those of the prompts of a long round by queue, in its order (empty in others), and `waits` the long
-    rounds that prompts waited which a long round settled, itself included.
-    """
-
-    step: int
-    kind: str
-    epochs: list[int]
-    sync_s: float
-    rollout_s: float
-    reward_exposed_s: float
-    train_s: float
-    other_s: float
-    total_s: float
-    trained_samples: int
-    trained_tokens: int
-    reward_mean: float
-    max_tokens: int
-    median_tokens: float
-    decoded_tokens: int
-    deferred: int
-    prompts: dict[str, int]
-    samples: dict[str, int]
-    conservation_violations: list[str]
-    on_policy_violations: int
-    checksum_mismatches: int
-    exhausted: int
-    restarts: list[str]
-    timeouts: dict[str, int] = field(default_factory=dict)
-    reward_failures: dict[str, int] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    weights_way: str = ""
-    weights_bytes: int = 0
-    weights_slots: str = ""
-    engines: int = 0
-    engines_missing: int = 0
-    ages: list[int] = field(default_factory=list)
-    waits: list[int] = field(default_factory=list)
 
 
 def parts_record(parts: Mapping[str, PartScore]) -> dict[str, dict[str, Any]]:
@@ -84,7 +40,7 @@ def parts_record(parts: Mapping[str, PartScore]) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
-class PhaseSeconds(NamedTuple):
+class StepSeconds(NamedTuple):
     """Seconds of the phases of a step; `other_s`: of the rollout, without decoding and exposed rewards."""
 
     sync_s: float
@@ -97,13 +53,13 @@ class PhaseSeconds(NamedTuple):
 
 def step_record(
     step: int, round_kind: str, schedule: Schedule, timeouts: PoolTimeouts, outcome: Outcome, result: RolloutResult,
-    metrics: dict[str, float], seconds: PhaseSeconds, *, on_policy_violations: int, sent: Sent, engines: int,
-) -> StepRecord:  # fmt: skip
+    metrics: dict[str, float], seconds: StepSeconds, *, on_policy_violations: int, sent: Sent, engines: int,
+) -> Step:  # fmt: skip
     """The record of a step, from what its round and its update left; `engines`: those of the round in the plan."""
     lengths = [len(sample.tokens) for sample in result.samples.values() if sample.finished_s is not None]
     rewards = [reward for group in outcome.trained for reward in group.rewards]
     failures = sorted(unscored(result.samples.values()).items())
-    return StepRecord(
+    return Step(
         step=step,
         kind=round_kind,
         epochs=sorted({schedule.epoch_of(prompt) for prompt in outcome.taken}),
@@ -135,7 +91,7 @@ def step_record(
     )
 
 
-class Drift(NamedTuple):
+class ShareDrift(NamedTuple):
     """Short rounds' share of the steps, as planned and by the last rounds, and how many these are."""
 
     planned: float
@@ -158,7 +114,7 @@ class DriftWatch:
         self._planned, self._told = planned_short_share, False
         self._rounds: deque[tuple[int, int]] = deque(maxlen=self.ROUNDS)
 
-    def step(self, record: StepRecord) -> Drift | None:
+    def step(self, record: Step) -> ShareDrift | None:
         """What is to be told if the plan's share was left with this step."""
         trained, deferred = (record.prompts.get(fate.value, 0) for fate in (Fate.TRAINED, Fate.DEFERRED))
         if self._planned is None or record.kind != "short" or not trained + deferred:
@@ -170,7 +126,7 @@ class DriftWatch:
         before, self._told = self._told, abs(measured - self._planned) > far
         if not self._told or before:
             return None
-        return Drift(self._planned, round(measured, 4), len(self._rounds))
+        return ShareDrift(self._planned, round(measured, 4), len(self._rounds))
 
 
 class Recorder:
@@ -179,7 +135,7 @@ class Recorder:
     def __init__(self, run_dir: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._path = run_dir / "trace.jsonl"
+        self._path = run_dir / TRACE
         with self._written():
             self._trace = TraceWriter(self._path)
         with written(run_dir / "tensorboard"):
@@ -240,9 +196,10 @@ class Recorder:
                     version=[sample.version_start, sample.version_end],
                 )
 
-    def step(self, t_s: float, record: StepRecord) -> None:
+    def step(self, t_s: float, record: Step) -> None:
         """Append a step and its scalars, durably."""
-        self.event("step", t_s, **asdict(record))
+        self.event("step", t_s, **structs.asdict(record))
+        timeouts = record.timeouts or {}
         scalars = {
             "reward/mean": record.reward_mean,
             "time/step_s": record.total_s,
@@ -253,7 +210,7 @@ class Recorder:
             "tokens/max": record.max_tokens,
             "tokens/median": record.median_tokens,
             "queue/deferred": record.deferred,
-            **{f"reward/{name}": record.timeouts[name] for name in ("timeouts", "cut") if name in record.timeouts},
+            **{f"reward/{name}": timeouts[name] for name in ("timeouts", "cut") if name in timeouts},
             **{f"train/{name}": value for name, value in record.metrics.items()},
         }
         # TensorBoard files are for looking at: a disk that is full for a while must not end the run through them.

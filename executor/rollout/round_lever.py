@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ...rounds.balancing.longest_first import Balance, LongestFirst
-from ...rounds.balancing.placement import Placement
+from ...rounds.balancing.placement import SamplePlacement
 from ...rounds.drafts.run_ahead import RunAhead
 from ...rounds.machines.round import Round
 from ..engines.engine_handle import EngineHandle, EngineNews
@@ -148,7 +148,7 @@ class RoundLever:
 
     engines: Sequence[EngineHandle] = ()
 
-    def placement(self, engines: int) -> Placement | None:
+    def placement(self, engines: int) -> SamplePlacement | None:
         """What decides which samples start, and on which of so many engines; None: it leaves that to others."""
         return None
 
@@ -183,7 +183,7 @@ class BalancedRound(RoundLever):
         self._balance, self._at_once = balance, at_once
         self._prompts: Sequence[str] = ()
 
-    def placement(self, engines: int) -> Placement:
+    def placement(self, engines: int) -> SamplePlacement:
         """By what was recorded of the round's prompts."""
         return LongestFirst(engines, self._balance, self._at_once)
 

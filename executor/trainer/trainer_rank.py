@@ -26,8 +26,6 @@ from safetensors.torch import save_file
 from transformers.core_model_loading import revert_weight_conversion
 
 from ..processes.host import take_resident_peak
-from ..records.checkpoint import load_state, trainer_state
-from ..records.staging import Staging
 from ..weights.transfer import VERSION_KEY, tensor_checksum
 from .gradient_sum import GradientSum
 from .optimizer import ShardedAdamW, clip, total_norm
@@ -36,6 +34,7 @@ from .policy.local_tensors import ParkedParameters, whole
 from .policy.rank_mesh import RankMesh, join
 from .rank_transfers import RankTransfers
 from .samples import Groups, ReplicaShare
+from .saved_state import Staging, load_state, trainer_state
 from .step_checks import refusal
 from .trainer_config import TrainerConfig, UpdateSettings
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from ...plans.schema.groups_plan import GroupsPlan, MeasuredPhases, Move, load_groups_plan
 from ...plans.schema.workload import load_workload
 from ...plans.yaml.errors import InputError
-from ...traces.groups.group_turns import GroupTurns
-from ...traces.groups.measured_turns import turn_seconds
+from ...traces.groups.group_turns import GroupTurns, turn_seconds
 from .inputs.group_model import Slowdown
 from .inputs.measured_phases import ReferencePhases, reference_phases, with_phases
 from .inputs.running_plan import running_state, solved_from

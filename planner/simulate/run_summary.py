@@ -100,7 +100,7 @@ def summarize(run: SimulatedRun, meter: BusyMeter, plan: Plan, pools: JobPools, 
         "epochs": max(step.epoch for step in run.steps) + 1,
         "owed_prompts": run.steps[-1].deferred,
         "settling_steps": len(run.settling),
-        "waits": waits([{"kind": s.kind, "waits": s.waits, "ages": s.ages} for s in (*run.steps, *run.settling)]),
+        "waits": waits((*run.steps, *run.settling)),
         "predicted": _predicted(plan),
     }
     return result

@@ -16,19 +16,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from msgspec import structs
+
 from ...plans.files.run_folder import must_be_run_folder
 from ...plans.schema.levers import SearchDrafts
-from ...plans.schema.plan import Plan, load_plan
+from ...plans.schema.plan import Plan
 from ...plans.yaml.errors import InputError
-from ...plans.yaml.input_files import must_be_readable
 from ...rounds.balancing.length_estimates import NOTHING
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.round import Round
 from ...rounds.predict import LengthHistory
 from ...rounds.round_spec import RoundKind, RoundSpec
 from ...traces.cycle_means import CycleMeans, means_by_plan
-from ...traces.run_log import PLAN_COPY, TRACE, RunLog, read_run
-from ...traces.trace import TraceError
+from ...traces.run_log import PLAN_COPY, TRACE, load_run
+from ...traces.sample_columns import Samples
+from ...traces.trace_events import Sample, StepEvent
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts
 from ..simulate.reference_round import RoundLengths, simulate_round
@@ -36,52 +39,33 @@ from ..simulate.round_arrays import RoundTimes
 from ..simulate.streamed_updates import exposed_update_s, round_window
 
 
-@dataclass(frozen=True)
-class ExecutedStep:
-    """One step that was run. Seconds; `rows` are its `sample` events; `warm` is false where something had to start;
-    `drafts` is the event of a round that drafted; `ages`: of the prompts of a round by queue."""
+class ExecutedStep(StepEvent, kw_only=True):
+    """One step that was run, with its samples. `warm` is false where something had to start; `drafts` is the event of a
+    round that drafted."""
 
-    number: int
-    kind: str
-    rollout_s: float
-    reward_exposed_s: float
-    train_s: float
-    sync_s: float
-    other_s: float
-    total_s: float
-    samples: int
-    deferred: int
-    issued_samples: int
-    prompts: Mapping[str, int]
-    rows: tuple[Mapping[str, Any], ...]
+    rows: Samples
     warm: bool
     drafts: Mapping[str, Any] | None = None
-    ages: tuple[int, ...] = ()
 
     @property
     def first_epoch(self) -> bool:
         """Whether the round drafted while some of its prompts had no earlier responses."""
         return self.drafts is not None and int(self.drafts.get("epoch", 1)) <= 1
 
-    def row(self) -> dict[str, Any]:
-        """The keys of the step's trace event that means are taken of."""
-        return {
-            "kind": self.kind,
-            "trained_samples": self.samples,
-            "deferred": self.deferred,
-            "rollout_s": self.rollout_s,
-            "reward_exposed_s": self.reward_exposed_s,
-            "train_s": self.train_s,
-            "sync_s": self.sync_s,
-            "other_s": self.other_s,
-            "total_s": self.total_s,
-        }
+    @property
+    def issued_samples(self) -> int:
+        """Samples that the round issued, those included that left no event."""
+        return len(self.rows) if self.samples is None else sum(self.samples.values())
 
-    @cached_property
-    def trained_tokens(self) -> tuple[int, int]:
+    @property
+    def round_s(self) -> float:
+        """Seconds of the round and of what a step waits for around it (messages, book-keeping)."""
+        return self.rollout_s + self.outside_s
+
+    def update_tokens(self) -> tuple[int, int]:
         """(sum, sum of squares) over the trained samples' tokens, prompts included."""
-        tokens = [r["tokens"] + r["prompt_tokens"] for r in self.rows if r["fate"] == "trained"]
-        return sum(tokens), sum(t * t for t in tokens)
+        tokens = self.rows["tokens"].astype(np.int64)[self.rows.trained] + self.rows["prompt_tokens"][self.rows.trained]
+        return int(tokens.sum()), int(tokens @ tokens)
 
 
 @dataclass(frozen=True)
@@ -91,9 +75,8 @@ class ExecutedRun:
 
     home: Path
     plan: Plan
-    plan_path: Path | None
     steps: tuple[ExecutedStep, ...]
-    restarts: int
+    plan_path: Path | None = None
     allowed: SearchDrafts | None = None
     cold_s: float | None = None
 
@@ -105,64 +88,33 @@ class ExecutedRun:
     @cached_property
     def over_cycle(self) -> CycleMeans:
         """Means over the cycle, as `rlplan report` states them."""
-        return means_by_plan([step.row() for step in self.steps], self.plan)
-
-    @property
-    def seconds_per_sample(self) -> float:
-        """Measured seconds over trained samples, over the cycle."""
-        return self.over_cycle.seconds_per_sample
+        return means_by_plan(self.steps, self.plan)
 
 
-def load_run(folder: Path) -> ExecutedRun:
+def load_executed(folder: Path) -> ExecutedRun:
     """Read the `--out` folder of one executed plan. Raises InputError if it is none, damaged or without a step."""
     must_be_run_folder(folder)
     if not (folder / TRACE).is_file():
         runs = sorted(p.parent.name for p in folder.glob(f"*/{TRACE}"))
         hint = f"it holds the runs {', '.join(runs)}: name one" if runs else "give the --out of rlplan execute"
         raise InputError(f"holds no {TRACE}; {hint}", str(folder))
-    must_be_readable(folder / TRACE)
-    try:
-        log = read_run(folder / TRACE)
-    except TraceError as error:
-        raise InputError(str(error)) from error
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", str(folder / TRACE)) from error
+    run = load_run(folder)
+    log = run.log
     if not log.steps:
         raise InputError("no step was finished; there is nothing to learn from", str(folder))
     named = log.started.get("plan")
-    drafts = {event.get("step"): event for event in log.events if event["event"] == "drafts"}
-    return ExecutedRun(
-        home=folder,
-        plan=load_plan(folder / PLAN_COPY),
-        plan_path=folder / named if isinstance(named, str) else None,
-        steps=tuple(_step(event, log, drafts.get(event["step"])) for event in log.steps),
-        restarts=log.restarts,
-        cold_s=log.cold_s,
+    drafts = {event["step"]: event for event in log.events if event["event"] == "drafts"}
+    steps = (
+        ExecutedStep(
+            **structs.asdict(step),
+            rows=log.samples.get(step.step) or Samples(()),
+            warm=step.step not in log.first_steps and not step.restarts,
+            drafts=drafts.get(step.step),
+        )
+        for step in log.steps
     )
-
-
-def _step(event: dict[str, Any], log: RunLog, drafts: Mapping[str, Any] | None) -> ExecutedStep:
-    number = event["step"]
-    samples = event.get("samples")
-    rows = tuple(sorted(log.samples.get(number, ()), key=lambda r: (r["draw"], r["sample"])))
-    return ExecutedStep(
-        number=number,
-        kind=event["kind"],
-        rollout_s=event["rollout_s"],
-        reward_exposed_s=event["reward_exposed_s"],
-        train_s=event["train_s"],
-        sync_s=event["sync_s"],
-        other_s=max(0.0, event.get("other_s", 0.0)),
-        total_s=event["total_s"],
-        samples=event["trained_samples"],
-        deferred=event["deferred"],
-        issued_samples=sum(samples.values()) if isinstance(samples, dict) else len(rows),
-        prompts=event.get("prompts", {}),
-        rows=rows,
-        warm=number not in log.first_steps and not event["restarts"],
-        drafts=drafts,
-        ages=tuple(event.get("ages", ())),
-    )
+    plan_path = folder / named if isinstance(named, str) else None
+    return ExecutedRun(folder, run.plan, tuple(steps), plan_path, cold_s=log.cold_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +139,16 @@ def replay(
     step: ExecutedStep, spec: RoundSpec, kind: RoundCosts, reward: RewardCost, history: LengthHistory | None = None
 ) -> Replayed:
     """Simulate the round of `step` with its own lengths; `history` of the steps before, which then has this one too."""
-    drawn = _draws(step, spec)
+    rows = list(step.rows)
+    drawn = _draws(step, rows, spec)
     order = list(drawn)
-    mean_prompt = round(sum(r["prompt_tokens"] for r in step.rows) / max(1, len(step.rows))) or 1
-    prompt_tokens = {row["prompt"]: row["prompt_tokens"] for row in step.rows}
+    mean_prompt = round(sum(row.prompt_tokens for row in rows) / max(1, len(rows))) or 1
+    prompt_tokens = {row.prompt: row.prompt_tokens for row in rows}
     machine = _machine(step, spec, order)
     counts: dict[str, int] = {}
     number_of: dict[int, int] = {}
 
-    def row_of(key: SampleKey, prompt: str) -> Mapping[str, Any] | None:
+    def row_of(key: SampleKey, prompt: str) -> Sample | None:
         if key.draw not in number_of:
             number_of[key.draw] = counts.get(prompt, 0)
             counts[prompt] = number_of[key.draw] + 1
@@ -208,17 +161,17 @@ def replay(
         if row is None:
             return spec.max_tokens
         # What the issue's limit cut went on beyond it.
-        return int(row["tokens"]) + int(row["truncated"])
+        return row.tokens + int(row.truncated)
 
     def score(key: SampleKey, prompt: str) -> float:
         row = row_of(key, prompt)
-        return float(row["reward"]) if row is not None and row.get("reward") is not None else 0.0
+        return 0.0 if row is None or row.reward is None else row.reward
 
-    expected = sum(r["tokens"] for r in step.rows) / max(1, len(step.rows))
+    expected = sum(row.tokens for row in rows) / max(1, len(rows))
 
     def score_s(key: SampleKey, prompt: str, tokens: int) -> float:
         row = row_of(key, prompt)
-        return reward.per_sample_s if row is None else float(row.get("reward_s", reward.per_sample_s))
+        return reward.per_sample_s if row is None or row.reward_s is None else row.reward_s
 
     lengths = RoundLengths(
         natural,
@@ -243,7 +196,7 @@ def replay(
     )
     if history is not None:
         history.learn(machine)
-    update_s = kind.train.update_s(*step.trained_tokens)
+    update_s = kind.train.update_s(*step.update_tokens())
     if kind.streams or times.freed_s is not None:
         window = round_window(kind, times.freed_s, times.end_s, machine.outcome(), ready, lengths.prompt_tokens)
         tokens, squares = sum(group[1] for group in window.groups), sum(group[2] for group in window.groups)
@@ -251,22 +204,22 @@ def replay(
     return Replayed(step, times, update_s, kind.decode.sync_beside(kind.train.layout))
 
 
-def _draws(step: ExecutedStep, spec: RoundSpec) -> dict[str, list[dict[int, Mapping[str, Any]]]]:
+def _draws(step: ExecutedStep, rows: list[Sample], spec: RoundSpec) -> dict[str, list[dict[int, Sample]]]:
     """For each prompt, in order of issue, its draws in order: of each the trace rows of the samples that ended.
 
     A draw without an ended sample left only its number. In a long round copies are issued prompt by prompt, lap by lap,
     so its number tells the prompt, or the place of one that left nothing. Elsewhere its prompt is unknown.
     """
-    by_draw: dict[int, dict[int, Mapping[str, Any]]] = {}
-    for row in step.rows:
-        by_draw.setdefault(row["draw"], {})[row["sample"]] = row
-    names = {number: next(iter(rows.values()))["prompt"] for number, rows in by_draw.items()}
+    by_draw: dict[int, dict[int, Sample]] = {}
+    for row in rows:
+        by_draw.setdefault(row.draw, {})[row.sample] = row
+    names = {number: next(iter(draw.values())).prompt for number, draw in by_draw.items()}
     laps = step.kind == "long" and spec.mode == "exact"
     copies = _long_kind(step, spec, sum(step.prompts.values())).copies if laps else ()
     places = [place for lap in range(max(copies, default=0)) for place, most in enumerate(copies) if lap < most]
     of_place = {places[number]: name for number, name in names.items() if number < len(places)}
     width = spec.short_samples if step.kind == "short" else spec.samples_per_prompt
-    draws: dict[str, list[dict[int, Mapping[str, Any]]]] = {}
+    draws: dict[str, list[dict[int, Sample]]] = {}
     for number in range(max(max(names, default=-1) + 1, step.issued_samples // width)):
         name = names.get(number)
         if name is None and laps:
@@ -303,5 +256,7 @@ def replay_all(
         return kind.in_first_epoch() if step.first_epoch else kind
 
     return [
-        replay(step, spec, costs(step), reward, history if spec.keeps_history else None) for step in steps if step.rows
+        replay(step, spec, costs(step), reward, history if spec.keeps_history else None)
+        for step in steps
+        if len(step.rows)
     ]

@@ -17,15 +17,14 @@ from ...plans.schema.levers import EngineLayout
 from ...plans.schema.predicted import Predicted
 from ...traces.cycle_means import CycleMeans
 from .executed_run import ExecutedRun, Replayed
-from .fitted_line import Line
-from .refit import Priced, Refit
+from .refit import FittedLine, Priced, Refit
 
 # A phase that is off by less than this share of itself, or of the step, is as predicted.
 NEAR, NEAR_STEP = 0.05, 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PhaseCauses:
     """One phase: mean seconds of a step, and for each cause the seconds that it added."""
 
     predicted_s: float
@@ -34,7 +33,7 @@ class Phase:
     why: str
 
 
-def phases(run: ExecutedRun, replays: Sequence[Replayed], priced: Priced, refitted: Refit) -> dict[str, Phase]:
+def phases(run: ExecutedRun, replays: Sequence[Replayed], priced: Priced, refitted: Refit) -> dict[str, PhaseCauses]:
     """The phases of a step over the cycle; waits around a round (`other_s` of the trace) belong to its rollout.
 
     Args:
@@ -44,7 +43,7 @@ def phases(run: ExecutedRun, replays: Sequence[Replayed], priced: Priced, refitt
     predicted, warm = run.plan.predicted, [r for r in replays if r.step.warm] or list(replays)
     step_s, over = predicted.step_s.mean, run.over_cycle
 
-    def lines(item: Replayed, of: dict[EngineLayout, Line]) -> Line:
+    def lines(item: Replayed, of: dict[EngineLayout, FittedLine]) -> FittedLine:
         return of[priced.of(item.step.kind).decode.key]
 
     def at_speed(item: Replayed) -> float:
@@ -59,7 +58,7 @@ def phases(run: ExecutedRun, replays: Sequence[Replayed], priced: Priced, refitt
     reward = refitted.reward.factor if refitted.reward else 1.0
     kinds = _by_kind(predicted)
     share = over.long_share
-    weights = [over.long_weight if item.step.kind == "long" and item.step.samples else 1.0 for item in warm]
+    weights = [over.long_weight if item.step.kind == "long" and item.step.trained_samples else 1.0 for item in warm]
 
     def mean(values: Iterable[float]) -> float:
         """Over the warm steps, each long round with its part of those that the run owes."""
@@ -67,7 +66,7 @@ def phases(run: ExecutedRun, replays: Sequence[Replayed], priced: Priced, refitt
 
     def update_s(item: Replayed, whole: bool) -> float:
         base_s = priced.of(item.step.kind).train.step_s
-        line = refitted.updates.get(priced.of(item.step.kind).train, Line(base_s, 1.0, 0.0, 0.0, 0))
+        line = refitted.updates.get(priced.of(item.step.kind).train, FittedLine(base_s, 1.0, 0.0, 0.0, 0))
         return (line.overhead if whole else base_s) + line.factor * (item.update_s - base_s)
 
     def mixed(phase: int, otherwise: float) -> float:
@@ -87,7 +86,7 @@ def phases(run: ExecutedRun, replays: Sequence[Replayed], priced: Priced, refitt
                 ("lengths", mean(r.times.decode_end_s for r in warm)),
                 ("decode speed", mean(at_speed(r) for r in warm)),
                 ("overhead of a round", mean(at_cost(r) for r in warm)),
-                ("not explained", mean(r.step.rollout_s + r.step.other_s for r in warm)),
+                ("not explained", mean(r.step.round_s for r in warm)),
             ],
             _factors({str(layout): line.factor for layout, line in refitted.rollout.items()}),
         ),
@@ -143,7 +142,7 @@ def _by_kind(predicted: Predicted) -> dict[str, tuple[float, float]]:
     }
 
 
-def _phase(step_s: float, over: CycleMeans, key: str, chain: list[tuple[str, float]], factors: str) -> Phase:
+def _phase(step_s: float, over: CycleMeans, key: str, chain: list[tuple[str, float]], factors: str) -> PhaseCauses:
     predicted_s, measured_s = chain[0][1], over.seconds(key)
     chain = [*chain, ("start-up and restarts", over.measured_seconds(key))]
     if over.expected_s(key):
@@ -151,10 +150,10 @@ def _phase(step_s: float, over: CycleMeans, key: str, chain: list[tuple[str, flo
     seconds_by_cause = {name: value - before for (_, before), (name, value) in itertools.pairwise(chain)}
     off = measured_s - predicted_s
     if abs(off) <= max(NEAR * predicted_s, NEAR_STEP * step_s):
-        return Phase(predicted_s, measured_s, seconds_by_cause, "as predicted")
+        return PhaseCauses(predicted_s, measured_s, seconds_by_cause, "as predicted")
     cause = max(seconds_by_cause, key=lambda name: seconds_by_cause[name] * math.copysign(1.0, off))
     detail = f" ({factors})" if cause.endswith(("speed", "latency")) else ""
-    return Phase(
+    return PhaseCauses(
         predicted_s,
         measured_s,
         seconds_by_cause,

@@ -21,12 +21,11 @@ A change of the lengths within the run is not corrected for; the trace is the ru
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from ...plans.yaml.errors import InputError
 from ...profiles.length_trace import LengthRow, LengthTrace
+from ...traces.trace_events import Sample
 from ..lengths.draws import Draws
 from ..lengths.length_model import fit_lengths
 from ..lengths.table_lengths import TableTrace
@@ -84,26 +83,26 @@ def _whole_groups(run: ExecutedRun) -> LengthTrace | None:
         return None
     rows: list[LengthRow] = []
     long_groups: list[list[LengthRow]] = []
-    settled: dict[tuple[str, int], int] = {}
-    owed: dict[tuple[str, int], Mapping[str, Any]] = {}
+    settled: set[tuple[str, int]] = set()
+    owed: set[tuple[str, int]] = set()
     for step in run.steps:
         draws: dict[int, list[LengthRow]] = {}
         for row in step.rows:
-            name = (row["prompt"], row["epoch"])
-            if row["fate"] in ("trained", "filtered"):
-                draws.setdefault(row["draw"], []).append(_row(row))
-                settled[name] = step.number
-                owed.pop(name, None)
-            elif row["fate"] == "deferred":
-                owed[name] = row
+            name = (row.prompt, row.epoch)
+            if row.fate in ("trained", "filtered"):
+                draws.setdefault(row.draw, []).append(_row(row))
+                settled.add(name)
+                owed.discard(name)
+            elif row.fate == "deferred":
+                owed.add(name)
         for group in draws.values():
             rows += group
             if step.kind == "long":
                 long_groups.append(group)
     if mode == "predict":
         # They wait undrawn, so the trace counts them and does not name them.
-        last = {"epoch": max((epoch for _, epoch in settled), default=0)}
-        owed = {(f"owed.{number}", last["epoch"]): last for number in range(run.steps[-1].deferred)}
+        last = max((epoch for _, epoch in settled), default=0)
+        owed = {(f"owed.{number}", last) for number in range(run.steps[-1].deferred)}
     if len(settled) < MIN_GROUPS or (owed and not long_groups):
         return None
     for number, (prompt, epoch) in enumerate(sorted(owed)):
@@ -113,16 +112,15 @@ def _whole_groups(run: ExecutedRun) -> LengthTrace | None:
     return LengthTrace(rows)
 
 
-def _row(row: Mapping[str, Any]) -> LengthRow:
-    reward = row.get("reward")
+def _row(row: Sample) -> LengthRow:
     return LengthRow(
-        prompt=row["prompt"],
-        epoch=row["epoch"],
-        sample=row["sample"],
-        tokens=max(1, row["tokens"]),
-        truncated=row["truncated"],
-        reward=None if reward is None else float(reward),
-        prompt_tokens=max(1, row["prompt_tokens"]),
+        prompt=row.prompt,
+        epoch=row.epoch,
+        sample=row.sample,
+        tokens=max(1, row.tokens),
+        truncated=row.truncated,
+        reward=row.reward,
+        prompt_tokens=max(1, row.prompt_tokens),
     )
 
 
@@ -186,7 +184,7 @@ def epoch_prompts(run: ExecutedRun, default: int) -> int:
     """
     if run.plan.job.bias.mode != "predict":
         return default
-    return max(run.plan.job.issue.prompts_per_step, len({row["prompt"] for step in run.steps for row in step.rows}))
+    return max(run.plan.job.issue.prompts_per_step, len({row.prompt for step in run.steps for row in step.rows}))
 
 
 def _trained_logs(run: ExecutedRun, kind: str) -> list[float]:
@@ -194,6 +192,6 @@ def _trained_logs(run: ExecutedRun, kind: str) -> list[float]:
     groups: dict[tuple[int, int], list[float]] = {}
     for step in run.steps:
         for row in step.rows:
-            if step.kind == kind and row["fate"] == "trained":
-                groups.setdefault((step.number, row["draw"]), []).append(math.log(max(1, row["tokens"])))
+            if step.kind == kind and row.fate == "trained":
+                groups.setdefault((step.step, row.draw), []).append(math.log(max(1, row.tokens)))
     return [math.fsum(logs) / len(logs) for logs in groups.values()]

@@ -104,7 +104,7 @@ def move_cells(move: Mapping[str, Any]) -> list[str]:
 
 
 def switch_cells(row: Mapping[str, Any]) -> list[str]:
-    """Mean seconds of a job's switches (traces/groups/group_switches.py) beside those of the plan, one for each of
+    """Mean seconds of a job's switches (traces/groups/group_report.py) beside those of the plan, one for each of
     SWITCH_COLUMNS."""
     found = row["switches"]
     return [seconds(found[phase][key]) for phase in ("rollout", "train") for key in ("in_s", "out_s", "planned_s")]

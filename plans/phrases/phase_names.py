@@ -25,7 +25,7 @@ PHASE_NAMES = {
 
 
 def exposed_text(beside: Mapping[str, Any]) -> str:
-    """Return what of scoring and training a run's decoding does not hide (traces/report_timeline.py), and what it would
+    """Return what of scoring and training a run's decoding does not hide (traces/report_rounds.py), and what it would
     be if it hid nothing, where that differs."""
     (waits, alone_waits), (trains, alone_trains) = (
         (seconds(beside[key]["exposed_s"]), seconds(beside[key]["alone_s"])) for key in ("reward", "train")

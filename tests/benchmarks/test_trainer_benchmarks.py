@@ -26,9 +26,8 @@ from rlplan.benchmarks.layout_runs import Kill, compare_samples, compare_weights
 from rlplan.benchmarks.streamed_gradients import gradient_max_diff
 from rlplan.executor.trainer.trainer_group import TrainerGroup
 from rlplan.plans.yaml.errors import InputError
-from rlplan.traces.report_runs import RunTrace
-from rlplan.traces.run_log import RunLog
 
+from ..traces.events import log_of, run_of, sample, step
 from ..traces.test_report import EXAMPLE
 
 # -- the trainer's speed ---------------------------------------------------------------------------------------------
@@ -72,14 +71,11 @@ def test_the_first_step_of_either_side_is_left_out():
 
 
 def test_the_peers_ratio_is_of_samples_per_second_without_first_steps():
-    def ours(seconds):
-        return {
-            "kind": "short", "total_s": seconds, "trained_samples": 8, "trained_tokens": 400, "deferred": 0,
-            "reward_mean": 0.5,
-        }  # fmt: skip
+    def ours(number, seconds):
+        return step(number, total_s=seconds, trained_samples=8, trained_tokens=400, deferred=0, reward_mean=0.5)
 
     peer = [{"seconds": s, "samples": 8, "mean_tokens": 60.0, "reward_mean": 0.25} for s in (900.0, 6.0, 10.0)]
-    found = trl_peer.result(RunTrace("plan", EXAMPLE, [ours(100.0), ours(1.0), ours(3.0)]), peer)
+    found = trl_peer.result(run_of(EXAMPLE, ours(1, 100.0), ours(2, 1.0), ours(3, 3.0)), peer)
     assert found["samples_per_s"] == {"rlplan": pytest.approx(16 / 4.0), "trl": pytest.approx(16 / 16.0)}
     assert found["ratio"] == pytest.approx(4.0) and found["steps"] == 2
     assert found["mean_tokens"] == {"rlplan": 50.0, "trl": 60.0}
@@ -99,14 +95,13 @@ def test_bad_arguments_of_the_peer_are_one_line(monkeypatch, capsys):
 SAME = {"same_prompts": True, "lost_steps": 0, "weights_relative_difference": 1e-4}
 
 
-def log_of(*steps):
+def log(*steps):
     """A trace whose steps trained samples of (prompt, place, tokens)."""
-    rows = [
-        [{"prompt": p, "sample": s, "tokens": t, "reward": 1.0, "fate": "trained"} for p, s, t in step]
-        for step in steps
-    ]
-    numbers = range(1, len(steps) + 1)
-    return RunLog(steps=[{"step": number} for number in numbers], samples=dict(zip(numbers, rows, strict=True)))
+    events = []
+    for number, samples in enumerate(steps, 1):
+        events += [sample(number, prompt=p, sample=s, tokens=t, reward=1.0) for p, s, t in samples]
+        events.append(step(number))
+    return log_of(*events)
 
 
 def test_a_layout_is_its_keys_with_numbers():
@@ -117,13 +112,13 @@ def test_a_layout_is_its_keys_with_numbers():
 
 
 def test_samples_part_at_the_first_step_that_trained_another_length():
-    one = log_of([("a", 0, 5), ("a", 1, 6)], [("b", 0, 7), ("b", 1, 8)])
-    longer = log_of([("a", 0, 5), ("a", 1, 6)], [("b", 0, 7), ("b", 1, 9)])
-    elsewhere = log_of([("a", 0, 5), ("a", 1, 6)], [("c", 0, 7), ("b", 1, 8)])
+    one = log([("a", 0, 5), ("a", 1, 6)], [("b", 0, 7), ("b", 1, 8)])
+    longer = log([("a", 0, 5), ("a", 1, 6)], [("b", 0, 7), ("b", 1, 9)])
+    elsewhere = log([("a", 0, 5), ("a", 1, 6)], [("c", 0, 7), ("b", 1, 8)])
     assert compare_samples(one, one, 2) == {"same_prompts": True, "same_samples_share": 1.0, "parted_at_step": None}
     assert compare_samples(one, longer, 2) == {"same_prompts": True, "same_samples_share": 0.75, "parted_at_step": 2}
     assert compare_samples(one, elsewhere, 2)["same_prompts"] is False
-    assert lost_steps(RunLog(steps=[{"step": 1}, {"step": 3}, {"step": 3}]), 3) == 2, "missing or there twice"
+    assert lost_steps(log_of(step(1), step(3), step(3)), 3) == 2, "missing or there twice"
 
 
 def test_the_difference_of_weights_is_a_share_of_their_way():
@@ -201,6 +196,6 @@ def test_a_run_that_lost_repeated_or_left_anything_did_not_recover(name):
 def test_samples_are_counted_by_prompt_and_place_and_by_version():
     old, new = ["run:0", "run:0"], ["run:0", "run:1"]
     rows = [("a", old, "trained"), ("a", new, "trained"), ("b", old, "deferred")]
-    samples = [{"prompt": prompt, "epoch": 0, "version": version, "fate": fate} for prompt, version, fate in rows]
-    log = RunLog(steps=[{"step": 1, "on_policy_violations": 0}], samples={1: samples})
-    assert trained(log) == Counter({("a", 0, 0): 1, ("a", 0, 1): 1}) and off_policy(log) == 1
+    samples = [sample(1, prompt=prompt, version=version, fate=fate) for prompt, version, fate in rows]
+    found = log_of(*samples, step(1, on_policy_violations=0))
+    assert trained(found) == Counter({("a", 0, 0): 1, ("a", 0, 1): 1}) and off_policy(found) == 1

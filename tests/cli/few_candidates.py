@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlplan.planner import plan_gain
 from rlplan.planner.choose import candidate_search, prefix_placement
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates import cutoffs, short_rounds
@@ -17,7 +18,6 @@ from rlplan.planner.explain import length_error
 from rlplan.planner.refresh import refresh
 from rlplan.planner.simulate.columns import column_setting, whole_columns
 from rlplan.planner.solve_options import SolveOptions
-from rlplan.planner.tune import plan_gain
 from rlplan.planner.tune.tune import tune
 
 from ..planner.solutions import known_apart

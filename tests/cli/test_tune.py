@@ -10,7 +10,7 @@ import pytest
 from rlplan.planner.choose.candidates import short_rounds
 from rlplan.planner.lengths.table_lengths import named_lengths
 from rlplan.planner.simulate.columns import column_setting, whole_columns
-from rlplan.planner.tune.executed_run import load_run
+from rlplan.planner.tune.executed_run import load_executed
 from rlplan.plans.phrases.numbers import percent
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.yaml_io import dump, load
@@ -146,7 +146,7 @@ def owing(tmp_path_factory):
     for steps in range(41, 60):
         home = folder / f"run{steps}"
         synthesize(home, found.plan, found.job, found.profile, found.trace, steps=steps, plan_path="../plan.yaml")
-        if load_run(home).steps[-1].deferred > 3:
+        if load_executed(home).steps[-1].deferred > 3:
             return home
     raise AssertionError("no run of these steps owes anything")
 
@@ -157,7 +157,7 @@ def test_report_and_tune_tell_one_figure_for_a_step(owing):
     [report] = data("report", owing)["runs"].values()
     tune = data("tune", owing, "--out", folder / "new.yaml")
     assert report["owed_prompts"] > 3
-    plain = sum(step.total_s for step in load_run(owing).steps) / report["steps"]
+    plain = sum(step.total_s for step in load_executed(owing).steps) / report["steps"]
     assert report["step_s"] != pytest.approx(plain, rel=0.01), "the debt makes no difference here"
     assert tune["step_s"]["measured"] == pytest.approx(report["step_s"], rel=1e-12)
     assert tune["seconds_per_sample"]["measured"] == pytest.approx(report["seconds_per_sample"], rel=1e-12)

@@ -9,6 +9,7 @@ import rlplan
 from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.rounds.permits.permit_events import Seat
 from rlplan.traces.trace import read_trace
+from rlplan.traces.trace_events import Step
 
 ROOT = Path(rlplan.__file__).parent
 
@@ -17,17 +18,15 @@ def written_keys(moves=False):
     """Keys of each event of a run, or of the moves of groups, from the calls that write one: `X.event("name", key=...)`
     and `trace.write("name", ...)`.
 
-    A step is written from the fields of `StepRecord`; `**facts` of a start are what `start` is given, `**drafts.fields`
+    A step is written from the fields of `Step`; `**facts` of a start are what `start` is given, `**drafts.fields`
     what that function of DraftedRound returns.
     """
-    keys = defaultdict(set)
+    keys = defaultdict(set, {} if moves else {"step": set(Step.__struct_fields__)})
     facts = set()
     for path in sorted((ROOT / "executor").rglob("*.py")):
-        if ("moves" in path.parts) != moves:
+        if (path.stem in ("bound_driver", "group_change", "move_driver")) != moves:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and node.name == "StepRecord":
-                keys["step"] |= {field.target.id for field in node.body if isinstance(field, ast.AnnAssign)}
             if isinstance(node, ast.FunctionDef) and node.name == "fields":
                 returned = next(part.value for part in node.body if isinstance(part, ast.Return))
                 keys["drafts"] |= {key.value for key in returned.keys}

@@ -19,8 +19,7 @@ pytest.importorskip("vllm")
 from rlplan.executor.rewards.pool import RewardResult
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS
 from rlplan.traces.report import report
-from rlplan.traces.report_runs import load_runs
-from rlplan.traces.run_log import PLAN_COPY
+from rlplan.traces.run_log import PLAN_COPY, load_runs
 
 from .tiny_job import check_steps, make_plan, write_job, write_plan
 
@@ -65,15 +64,15 @@ def wait_for_steps(process, out, count):
 def check_run(out, steps):
     """What must hold for any whole run of `steps` steps, resumed or not."""
     (run,) = load_runs(out)
-    check_steps(run.steps, steps)
-    assert {step["weights_way"] for step in run.steps} == {"broadcast"} and run.steps[0]["weights_bytes"] > 10_000
+    check_steps(run.log.steps, steps)
+    assert {step.weights_way for step in run.log.steps} == {"broadcast"} and run.log.steps[0].weights_bytes > 10_000
     (detail,) = report(out)["runs"].values()
     assert detail["on_policy_violations"] == detail["conservation_violations"] == detail["checksum_mismatches"] == 0
     # Rounding is about 1e-5 here, but how far it is carried by these steep random weights differs between hosts (1.2e-3
     # was seen once). Weights that are one step old differ by 0.25 and more, also if that step's gradient was zero.
     assert 0 < detail["logprob_max_abs_diff"] <= LOGPROB_LIMITS["float32"].bound
-    assert {step["kind"] for step in run.steps} == {"short", "long"}
-    assert {len(step["ages"]) for step in run.steps} == {0, 7}, "some long rounds are by queue"
+    assert {step.kind for step in run.log.steps} == {"short", "long"}
+    assert {len(step.ages) for step in run.log.steps} == {0, 7}, "some long rounds are by queue"
     trained = {}
     for line in (out / "trace.jsonl").read_text().splitlines():
         event = json.loads(line)
@@ -123,7 +122,7 @@ def test_a_run_loses_nothing_by_sigkill_and_sigint(job_dir, tmp_path, execute, c
     output, _ = second.communicate(timeout=WAIT_S)
     assert second.returncode == 130, output
     (run,) = load_runs(out)
-    done = run.steps[-1]["step"]
+    done = run.log.steps[-1].step
     assert (out / "checkpoints" / f"step-{done:06d}" / "state.json").exists()
 
     assert execute(job_dir / "plan.yaml", "--out", out, "--steps", done + 3, "--resume") == 0

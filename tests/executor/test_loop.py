@@ -212,8 +212,8 @@ def test_a_runs_trace_and_progress_are_what_its_rounds_say(tmp_path):
     in_a_run(tmp_path, body, steps=2)
     log = read_run(tmp_path / "trace.jsonl")
     assert [len(rows) for rows in log.samples.values()] == [6, 6] and len(log.steps) == 2
-    row = log.samples[2][0]
-    assert (row["tokens"], row["reward"], row["fate"], row["version"]) == (3, 1.0, "trained", ["toy:1", "toy:1"])
+    row = next(iter(log.samples[2]))
+    assert (row.tokens, row.reward, row.fate, row.version) == (3, 1.0, "trained", ("toy:1", "toy:1"))
 
 
 def test_a_run_tells_once_that_lengths_have_left_the_plan(tmp_path):

@@ -115,7 +115,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_settled(model, tmp_path):
     assert all("nan" in event["reason"] for event in skipped)
     assert [row["step"] for row in incidents(log.events, log.steps) if row["kind"] == "skipped"] == [2, 3]
     # Settled: none of the ten prompts of five steps came twice.
-    assert len({row["prompt"] for rows in log.samples.values() for row in rows}) == 10
+    assert len({row.prompt for rows in log.samples.values() for row in rows}) == 10
 
 
 def test_an_update_that_leaves_weights_not_finite_ends_the_run(model, tmp_path):

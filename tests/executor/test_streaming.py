@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from rlplan.executor.records.checkpoints import checkpoints
-from rlplan.traces.report_runs import load_runs
-from rlplan.traces.run_log import TRACE, read_run
+from rlplan.traces.run_log import TRACE, load_runs, read_run
 
 from .tiny_job import make_plan, write_job, write_plan
 
@@ -37,16 +36,16 @@ def test_streaming_trains_the_same_while_the_tail_decodes(runs):
     groups_are_trained_before_their_round_ends(on)
     for step in range(1, STEPS + 1):
         samples = [
-            {(row["prompt"], row["sample"]): (row["tokens"], row["reward"], row["fate"]) for row in log.samples[step]}
+            {(row.prompt, row.sample): (row.tokens, row.reward, row.fate) for row in log.samples[step]}
             for log in (off, on)
         ]
         assert samples[0] == samples[1]
         for log, name in ((off, "off"), (on, "on")):
-            assert {tuple(row["version"]) for row in log.samples[step]} == {(f"{name}:{step - 1}",) * 2}
+            assert {tuple(row.version) for row in log.samples[step]} == {(f"{name}:{step - 1}",) * 2}
     for log in (off, on):
-        assert sum(step["on_policy_violations"] for step in log.steps) == 0
-        assert all(step["conservation_violations"] == [] for step in log.steps)
-        assert max(step["metrics"]["logprob_max_abs_diff"] for step in log.steps) < 1e-3
+        assert sum(step.on_policy_violations for step in log.steps) == 0
+        assert all(step.conservation_violations == [] for step in log.steps)
+        assert max(step.metrics["logprob_max_abs_diff"] for step in log.steps) < 1e-3
     trained_weights_differ_by_rounding_alone(runs)
     the_report_tells_what_was_hidden(runs)
 
@@ -62,7 +61,7 @@ def groups_are_trained_before_their_round_ends(log):
         assert sum(groups for _, _, groups in portions) == event["groups"] <= 8
         assert all(event["begun_s"] <= began <= ended for began, ended, _ in portions)
         assert [began for began, _, _ in portions] == sorted(began for began, _, _ in portions)
-        assert portions[0][0] < step["rollout_s"] + step["reward_exposed_s"]
+        assert portions[0][0] < step.rollout_s + step.reward_exposed_s
     turns = [event["turn"] for event in log.events if event["event"] == "turn"]
     assert turns.count("trainer_streams") == STEPS
 

@@ -14,8 +14,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from rlplan.traces.report import run_report
-from rlplan.traces.report_runs import load_runs
-from rlplan.traces.run_log import TRACE, read_run
+from rlplan.traces.run_log import TRACE, load_runs, read_run
 
 from .tiny_job import CLUSTER, and_pool, check_steps, make_plan, train_apart, write_job, write_plan
 
@@ -37,16 +36,16 @@ def check_run(out):
     """What holds for every whole run; returns its log and the events of tails."""
     log = read_run(out / TRACE)
     check_steps(log.steps, STEPS)
-    assert sum(step["on_policy_violations"] for step in log.steps) == 0
-    assert all(step["conservation_violations"] == [] for step in log.steps)
-    assert sum(step["checksum_mismatches"] for step in log.steps) == 0
+    assert sum(step.on_policy_violations for step in log.steps) == 0
+    assert all(step.conservation_violations == [] for step in log.steps)
+    assert sum(step.checksum_mismatches for step in log.steps) == 0
     tails = {event["step"]: event for event in log.events if event["event"] == "tail"}
-    assert sorted(tails) == [step["step"] for step in log.steps if step["kind"] == "long"] != []
+    assert sorted(tails) == [step.step for step in log.steps if step.kind == "long"] != []
     for step, rows in log.samples.items():
-        assert len({tuple(row["version"]) for row in rows}) == 1
-        moved = [row for row in rows if row.get("moves")]
+        assert len({tuple(row.version) for row in rows}) == 1
+        moved = [row for row in rows if row.moves]
         assert len(moved) <= (tails[step]["moved"] if step in tails else 0)
-        assert all(row["engine"] == "rollout-tp2-0" for row in moved)
+        assert all(row.engine == "rollout-tp2-0" for row in moved)
     return log, tails
 
 
@@ -56,7 +55,7 @@ def check_changes(out, log, tails):
     assert changed and sum(event["moved"] for event in changed) > 0
     assert all((event["engines"], event["tp"]) == (1, 2) for event in tails.values())
     # Rounding is carried far by these steep weights, and two ranks round another way than one.
-    assert max(step["metrics"].get("logprob_max_abs_diff", 0.0) for step in log.steps) < 1e-2
+    assert max(step.metrics.get("logprob_max_abs_diff", 0.0) for step in log.steps) < 1e-2
     (run,) = load_runs(out)
     detail = run_report(run, None)
     assert detail["overlap"]["tails"]["rounds"] == len(changed)

@@ -128,5 +128,5 @@ def write_plan(plan, path):
 
 def check_steps(steps, asked):
     """Assert that a whole run of `asked` steps took each of them once, then long rounds until nothing was owed."""
-    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1)) and len(steps) >= asked
-    assert {step["kind"] for step in steps[asked:]} <= {"long"} and steps[-1]["deferred"] == 0
+    assert [step.step for step in steps] == list(range(1, len(steps) + 1)) and len(steps) >= asked
+    assert {step.kind for step in steps[asked:]} <= {"long"} and steps[-1].deferred == 0

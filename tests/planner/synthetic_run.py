@@ -16,7 +16,7 @@ from rlplan.planner.lengths.draws import Draws, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.reference_round import simulate_round
 from rlplan.planner.simulate.whole_run import RunDraws
-from rlplan.planner.tune.executed_run import ExecutedRun, load_run
+from rlplan.planner.tune.executed_run import ExecutedRun, load_executed
 from rlplan.planner.what_if import Documents
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import Plan
@@ -122,7 +122,7 @@ def ran(
 ) -> ExecutedRun:
     """A run of the documents' plan, where costs and lengths are theirs unless others are given."""
     truth = profile or documents.profile, trace or documents.trace
-    return load_run(synthesize(folder, documents.plan, documents.job, *truth, **how))
+    return load_executed(synthesize(folder, documents.plan, documents.job, *truth, **how))
 
 
 def _counts(cost: DraftedCost) -> dict[str, Any]:

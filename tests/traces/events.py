@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
+
+from msgspec import convert
+
+from rlplan.plans.schema.plan import Plan
+from rlplan.traces.run_log import Run, RunLog, read_run
+from rlplan.traces.trace_events import StepEvent
 
 _ONES = (
     "total_s", "sync_s", "rollout_s", "reward_exposed_s", "train_s", "trained_samples", "trained_tokens",
@@ -42,3 +49,19 @@ def write(path: Path, *events: dict[str, Any]) -> Path:
     """Write a trace; returns its path."""
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
     return path
+
+
+def step_of(number: int, **changes: Any) -> StepEvent:
+    """A step as a reader has it."""
+    return convert(step(number, **changes), StepEvent)
+
+
+def log_of(*events: dict[str, Any]) -> RunLog:
+    """What is read from a trace of these events."""
+    with tempfile.TemporaryDirectory() as folder:
+        return read_run(write(Path(folder) / "trace.jsonl", *events))
+
+
+def run_of(plan: Plan, *events: dict[str, Any]) -> Run:
+    """A run of a plan with these events."""
+    return Run(Path("r"), plan, log_of(*events))

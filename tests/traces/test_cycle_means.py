@@ -7,12 +7,14 @@ import pytest
 from rlplan.plans.schema.plan import load_plan
 from rlplan.traces.cycle_means import CycleMeans, means_by_plan, seconds_of
 
+from .events import step_of
+
 EXAMPLE = Path(__file__).parents[2] / "plans" / "examples" / "cpu-demo.yaml"
 
 
 def row(kind, seconds, samples, deferred=0):
     phases = {"rollout_s": 0.5 * seconds, "train_s": 0.3 * seconds, "sync_s": 0.1 * seconds, "other_s": 0.1 * seconds}
-    return {"kind": kind, "trained_samples": samples, "deferred": deferred, "total_s": seconds, **phases}
+    return step_of(1, kind=kind, trained_samples=samples, deferred=deferred, total_s=seconds, **phases)
 
 
 def means(*rows, planned_s=None):
@@ -70,9 +72,8 @@ def test_before_the_first_long_round_the_plans_own_is_charged():
 
 def test_seconds_around_a_round_count_for_its_rollout_unless_negative():
     assert seconds_of(row("short", 2.0, 8), "rollout_s") == pytest.approx(1.2)
-    assert (
-        seconds_of({"rollout_s": 1.0, "other_s": -0.1}, "rollout_s") == seconds_of({"rollout_s": 1}, "rollout_s") == 1
-    )
+    for other_s in (-0.1, None):
+        assert seconds_of(step_of(1, rollout_s=1.0, other_s=other_s), "rollout_s") == 1.0
 
 
 def test_a_plan_gives_sizes_of_steps_and_seconds_of_its_long_round():

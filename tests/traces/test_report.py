@@ -11,15 +11,14 @@ from rlplan.plans.phrases.phase_names import as_trained_text
 from rlplan.plans.schema.plan import Plan, load_plan
 from rlplan.plans.schema.planned_job import KindNorms
 from rlplan.plans.yaml.errors import InputError
-from rlplan.traces.report import report, run_report
-from rlplan.traces.report_bias import ks_distance, length_ratio, ratio_as_trained
-from rlplan.traces.report_runs import RunTrace, load_runs, run_files
+from rlplan.traces.report import ks_distance, length_ratio, ratio_as_trained, report, run_report
 from rlplan.traces.report_steps import checkpoint_costs, missing_engines, waits
+from rlplan.traces.run_log import load_runs, run_files
 
 from ..golden import flat, same_as_golden
 from ..plans.conftest import PLAN
 from ..plans.page.runs import write_run
-from .events import sample, step, write
+from .events import run_of, sample, step, step_of, write
 
 GOLDEN = Path(__file__).parent / "golden"
 TEXT = re.sub(r"[A-Z]+_SHA|DECISIONS", "a" * 64, PLAN)
@@ -28,7 +27,12 @@ EXAMPLE = load_plan(Path(__file__).parents[2] / "plans" / "examples" / "cpu-demo
 
 def run(trained=None, long_trained=None, deferred=0):
     """A run of two prompts a step that owes `deferred` prompts."""
-    return RunTrace("r", EXAMPLE, [step(1, deferred=deferred)], trained or {}, long_trained or {})
+    made = run_of(EXAMPLE, step(1, deferred=deferred))
+    made.trained, made.long_trained = (
+        {prompt: (sum(tokens), len(tokens)) for prompt, tokens in (lengths or {}).items()}
+        for lengths in (trained, long_trained)
+    )
+    return made
 
 
 @pytest.mark.filterwarnings("ignore:.*torn last line")
@@ -48,9 +52,9 @@ def test_every_figure_of_a_folder_of_runs(tmp_path):
 
 def test_a_speed_up_is_predicted_against_the_run_it_is_compared_with():
     document = EXAMPLE.model_dump(mode="json")
-    ours = RunTrace("ours", Plan.model_validate(document), [])
+    ours = run_of(Plan.model_validate(document))
     document["predicted"]["seconds_per_sample"] *= 1.25
-    drafting = RunTrace("sync", Plan.model_validate(document), [])
+    drafting = run_of(Plan.model_validate(document))
     assert run_report(ours, None)["speedup_predicted"] == ours.plan.predicted.speedup != pytest.approx(1.25)
     assert run_report(ours, drafting)["speedup_predicted"] == pytest.approx(1.25)
 
@@ -59,7 +63,7 @@ def test_a_run_reaches_a_share_of_what_its_plan_could():
     """The limits of one example beside the seconds of a step: what decoding and training need over what they took."""
     limit = load_plan(Path(__file__).parents[2] / "plans" / "examples" / "math-32b.yaml").predicted.limit
     limited = EXAMPLE.model_copy(update={"predicted": EXAMPLE.predicted.model_copy(update={"limit": limit})})
-    found = run_report(RunTrace("r", limited, [step(1)]), None)
+    found = run_report(run_of(limited, step(1)), None)
     of, seconds = found["limit"], found["phases_s"]
     assert of["of_bandwidth"] == pytest.approx(limit.phases.rollout.limit_s / seconds["rollout"]["measured"])
     assert of["mfu"] == pytest.approx(limit.phases.train.limit_s / seconds["train"]["measured"])
@@ -67,7 +71,7 @@ def test_a_run_reaches_a_share_of_what_its_plan_could():
     assert (of["mfu_predicted"], of["of_bandwidth_predicted"]) == (limit.phases.train.ratio, limit.phases.rollout.ratio)
     assert run_report(run(), None)["limit"] is None
     rows = [sample(1, tokens=300, prompt_tokens=100), sample(1, fate="surplus", tokens=9999)]
-    own = run_report(RunTrace("r", limited, [step(1)], samples={1: rows}), None)["limit"]
+    own = run_report(run_of(limited, *rows, step(1)), None)["limit"]
     operations = 6 * 32762757120 * 400 + 6 * 327680 * 400**2  # 32B on 64 H100s, 1 s of training
     assert own["mfu"] == pytest.approx(operations / (64 * 989e12), rel=0.01), "of the tokens that it trained"
 
@@ -101,23 +105,23 @@ def test_a_slower_machine_is_told_from_a_wrong_prediction():
     speeds = [{"event": "speed", "t_s": 1.0, "rollout": rollout, "train": 2.0} for rollout in (1.0, 1.5)]
     broken = {"event": "speed", "t_s": 1.0, "rollout": "fast", "train": 9.0}
     steps = [step(1, total_s=measured, rollout_s=1.5 * phases.rollout, deferred=0)]
-    found = run_report(RunTrace("r", EXAMPLE, steps, events=[*speeds, broken]), None)
+    found = run_report(run_of(EXAMPLE, *speeds, broken, *steps), None)
     assert found["machine_factor"] == pytest.approx(factor) and found["model_error"] == pytest.approx(0.04)
     assert found["model_error_standard_error"] is None, "of one step nobody knows"
     assert found["machine"]["rollout"]["factor"] == 1.25 and found["machine"]["train"]["factor"] == 2.0
     steps = [step(n, total_s=factor_ * measured, deferred=0) for n, factor_ in ((1, 0.9), (2, 1.1))]
-    more = run_report(RunTrace("r", EXAMPLE, steps, events=speeds), None)
+    more = run_report(run_of(EXAMPLE, *speeds, *steps), None)
     of_lengths = EXAMPLE.predicted.error.lengths, EXAMPLE.predicted.error.assumed_lengths
     assert more["model_error_standard_error"] == pytest.approx(1.04 * math.hypot(0.1, *of_lengths))
-    unknown = run_report(RunTrace("r", EXAMPLE, steps, events=[broken]), None)
+    unknown = run_report(run_of(EXAMPLE, broken, *steps), None)
     assert (unknown["machine_factor"], unknown["model_error"], unknown["machine"]) == (None, None, None)
 
 
 def test_waits_are_those_of_prompts_that_long_rounds_settled():
-    queue = step(2, kind="long", waits=[1, 4, 1], ages=[3, 0, 0, 0])
-    found = waits([step(1), queue, step(3, kind="long", waits=[2, 2])])
+    queue = step_of(2, kind="long", waits=[1, 4, 1], ages=[3, 0, 0, 0])
+    found = waits([step_of(1), queue, step_of(3, kind="long", waits=[2, 2])])
     assert found == {"prompts": 5, "mean": 2.0, "longest": 4, "long_rounds": 2, "by_queue": 1}
-    assert waits([step(1), step(2, kind="long")]) is None, "a trace of an earlier version"
+    assert waits([step_of(1), step_of(2, kind="long")]) is None, "a trace of an earlier version"
 
 
 def test_the_length_ratio_compares_prompt_by_prompt():
@@ -158,20 +162,20 @@ def test_gradient_norms_of_both_kinds_stand_beside_the_planned_ones():
         step(number, kind=kind, metrics={"grad_norm": norm, "grad_scale": scale})
         for number, (kind, norm, scale) in enumerate([("short", 3.0, 1.0), ("short", 5.0, 0.5), ("long", 6.0, 0.9)], 1)
     ]
-    detail = run_report(RunTrace("r", planned, rows), None)["gradients"]
+    detail = run_report(run_of(planned, *rows), None)["gradients"]
     assert detail["short"] == {"norm": pytest.approx(17**0.5), "scale": 0.75} and detail["long"]["norm"] == 6.0
     assert detail["ratio"] == pytest.approx(6 / 17**0.5) and detail["ratio_planned"] == pytest.approx(1.5)
-    assert run_report(RunTrace("r", planned, rows[:2]), None)["gradients"] is None, "no long round ran"
+    assert run_report(run_of(planned, *rows[:2]), None)["gradients"] is None, "no long round ran"
 
 
 def test_the_share_cut_at_the_cap_counts_owed_long_rounds():
     rows = [sample(1, truncated=True), sample(1), sample(1), sample(1, fate="deferred", truncated=True)]
-    short = RunTrace("r", EXAMPLE, [step(1, deferred=0)], samples={1: rows})
+    short = run_of(EXAMPLE, *rows, step(1, deferred=0))
     assert run_report(short, None)["cut_share"] == pytest.approx(1 / 3), "of trained samples alone"
-    owing = RunTrace("r", EXAMPLE, [step(1, deferred=1)], samples={1: rows})
+    owing = run_of(EXAMPLE, *rows, step(1, deferred=1))
     assert math.isnan(run_report(owing, None)["cut_share"]), "the first long round is to come"
     long = step(2, kind="long", trained_samples=8, deferred=2)
-    both = RunTrace("r", EXAMPLE, [step(1), long], samples={1: rows, 2: [sample(2, truncated=True)]})
+    both = run_of(EXAMPLE, *rows, step(1), sample(2, truncated=True), long)
     weight = both.means.long_weight
     assert weight > 1 and run_report(both, None)["cut_share"] == pytest.approx((1 + weight) / (3 + weight))
 
@@ -222,11 +226,11 @@ def test_a_checkpoint_costs_what_its_event_says():
 
 def test_missing_engines_cost_what_whole_steps_of_the_kind_did_not_take():
     def step(kind, total_s, missing, engines=4):
-        return {"kind": kind, "total_s": total_s, "engines": engines - missing, "engines_missing": missing}
+        return step_of(1, kind=kind, total_s=total_s, engines=engines - missing, engines_missing=missing)
 
     whole = [step("short", total_s, 0) for total_s in (9.0, 10.0, 14.0)] + [step("long", 20.0, 0, engines=2)]
     assert missing_engines(whole) is None
-    assert missing_engines([{"kind": "short", "total_s": 1.0}]) is None, "an older trace"
+    assert missing_engines([step_of(1)]) is None, "an older trace"
     fewer = [step("short", 13.0, 1), step("short", 17.0, 2), step("long", 29.0, 1, engines=2)]
     costs = missing_engines([*whole, *fewer])
     assert costs == {"steps": 3, "engine_steps": 4, "of_engine_steps": 24, "cost_s": 19.0}

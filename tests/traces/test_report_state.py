@@ -6,6 +6,7 @@ from pathlib import Path
 from rlplan.traces.report_state import ago, incidents, run_state
 
 from ..golden import cases_in, compact, same_as_golden
+from .events import step_of
 
 RUN = {"event": "run", "t_s": 0.0, "steps": 40}
 RESUME = {"event": "resume", "t_s": 9.0, "step": 2, "steps": 50}
@@ -16,7 +17,8 @@ def end(**fields):
 
 
 def steps(number, **changes):
-    return [{"step": i + 1, "t_s": float(i + 1), "kind": "short", "total_s": 1.0 + i, **changes} for i in range(number)]
+    calm = {"on_policy_violations": 0, "checksum_mismatches": 0, "exhausted": 0, "reward_mean": 0.5}
+    return [step_of(i + 1, **{"t_s": float(i + 1), "total_s": 1.0 + i, **calm, **changes}) for i in range(number)]
 
 
 def test_how_a_run_stands_and_what_went_wrong_in_words():
@@ -37,12 +39,12 @@ def test_times_are_told_in_one_unit():
 
 
 def test_incidents_come_in_order_of_time_with_their_steps():
-    calm = {"restarts": [], "conservation_violations": [], "on_policy_violations": 0, "timeouts": {"timeouts": 0}}
-    assert incidents([RUN, end(finished=True)], steps(3, **calm)) == []
-    ran = steps(4, **calm)
-    ran[1] |= {"restarts": ["engine 1 died"], "timeouts": {"timeouts": 3, "cut": 1, "executions": 20}}
-    ran[2] |= {"timeouts": {"timeouts": 3, "cut": 1, "executions": 30}, "conservation_violations": ["2 lost"]}
-    ran[3] |= {"timeouts": {"timeouts": 5, "cut": 1, "executions": 40}, "checksum_mismatches": 1, "exhausted": 2}
+    assert incidents([RUN, end(finished=True)], steps(3, timeouts={"timeouts": 0})) == []
+    ran = steps(4)
+    ran[1].restarts, ran[1].timeouts = ["engine 1 died"], {"timeouts": 3, "cut": 1, "executions": 20}
+    ran[2].timeouts, ran[2].conservation_violations = {"timeouts": 3, "cut": 1, "executions": 30}, ["2 lost"]
+    ran[3].timeouts, ran[3].checksum_mismatches = {"timeouts": 5, "cut": 1, "executions": 40}, 1
+    ran[3].exhausted = 2
     events = [
         RUN, {"event": "restart", "t_s": 2.5, "whom": "trainer a", "reason": "killed"}, {**RESUME, "t_s": 2.6},
         {"event": "restart", "t_s": 0.5}, {"event": "restart", "t_s": 3.0},
@@ -60,8 +62,8 @@ def test_incidents_come_in_order_of_time_with_their_steps():
 def test_figures_that_turn_to_no_numbers_are_one_incident():
     ran = steps(5, reward_mean=0.5, metrics={"loss": 1.0})
     for number in (1, 2, 4):
-        ran[number] |= {"reward_mean": math.nan, "metrics": {"loss": math.inf}}
-    ran[4]["metrics"]["skipped"] = 1.0
+        ran[number].reward_mean, ran[number].metrics = math.nan, {"loss": math.inf}
+    ran[4].metrics["skipped"] = 1.0
     [found] = incidents([RUN], ran)
     assert (found["step"], found["kind"]) == (2, "not a number")
     assert found["text"] == "from this step on: loss, reward_mean; training may have diverged"

@@ -24,8 +24,8 @@ def test_the_log_lacks_steps_and_samples_that_a_resume_redid(tmp_path):
             sample(2, tokens=9), step(2, restarts=["engine 1", "engine 2"]),
         )
     )  # fmt: skip
-    assert [s["step"] for s in log.steps] == [1, 2]
-    assert [r["tokens"] for r in log.samples[2]] == [9] and 3 not in log.samples
+    assert [s.step for s in log.steps] == [1, 2]
+    assert [r.tokens for r in log.samples[2]] == [9] and 3 not in log.samples
     assert log.started["plan"] == "../plan.yaml" and log.cold_s == 4.5
     assert (log.first_steps, log.restarts, log.resumes) == ({1, 2}, 3, 1)
     assert [e["event"] for e in log.events] == ["run", "restart", "resume"] and log.last_t_s == 1.0
@@ -48,10 +48,10 @@ def test_values_at_their_limits_and_those_that_may_lack_are_no_damage(tmp_path):
     most = 10**15
     events = [
         {"event": "run", "t_s": 0},
+        sample(1, tokens=10_000_000, prompt_tokens=10_000_000, draw=100_000_000, fate=None, reward=None, epoch=0),
         step(1, t_s=1e9, total_s=1e9, sync_s=0, other_s=-1e9, deferred=most, trained_tokens=most, samples={"a": most}),
         # So are the rewards and metrics of a run that diverged.
         step(0, other_s=None, reward_mean=float("nan"), metrics={"loss": float("inf")}, timeouts=None),
-        sample(1, tokens=10_000_000, prompt_tokens=10_000_000, draw=100_000_000, fate=None, reward=None, epoch=0),
         {**STREAMED, "begun_s": None, "groups": 0, "freed": [], "portions": []},
         {**TAIL, "at_s": None, "seconds": None},
         {**TAIL, "at_s": 1e9, "seconds": 0},

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from ...plans.schema.groups_plan import GroupMember, load_groups_plan
 from ...plans.yaml.errors import InputError
 from ...rounds.permits.slowdown import WARM, IterationTimer, keeps_bound, slowdown_of
-from .group_switches import switches
+from ..run_log import TRACE, read_run
+from ..trace import TraceError
 from .group_turns import GROUPS_COPY, TURNS, GroupTurns, TurnTaken, turns_of
-from .moves_status import was_asked_to_change
+from .groups_folder import was_asked_to_change
+
+PHASES = ("rollout", "train")
 
 
 def group_report(folder: Path, turns: GroupTurns | None = None) -> dict[str, Any]:
@@ -25,7 +29,7 @@ def group_report(folder: Path, turns: GroupTurns | None = None) -> dict[str, Any
     its process and for the time before the first or after the last iteration of another job; `slowdown`, these over
     the seconds that the plan has for it alone; None where there are none. Where jobs came or went while others ran, the
     time since the last of them counts. `waited_s`: mean seconds that a turn was waited for, by phase. `switches`:
-    as group_switches.py has them. Of each unit: its pool, and `busy`, the share of that time in which a turn held it;
+    as `switches` has them. Of each unit: its pool, and `busy`, the share of that time in which a turn held it;
     the time in which a group that was resumed stood still counts as idle. `left`: steps and starts of jobs that were in
     the group, and are in its plan no more, and whether they are `still_there`, on their way out.
     """
@@ -53,7 +57,7 @@ def group_report(folder: Path, turns: GroupTurns | None = None) -> dict[str, Any
             "keeps": None if slowdown is None else keeps_bound(slowdown, member.slowdown.slo),
             "waited_s": {
                 phase: fmean([turn.waited_s for turn in own if turn.phase == phase and turn.first] or [0.0])
-                for phase in ("rollout", "train")
+                for phase in PHASES
             },
             "switches": switches(folder / name, member, own),
         }
@@ -122,3 +126,53 @@ def _busy(turns: GroupTurns, unit: int, begin_s: float, end_s: float) -> float |
         return None
     held = [max(0.0, min(turn.end_s, end_s) - max(turn.begun_s, begin_s)) for turn in turns.turns if unit in turn.units]
     return sum(held) / (end_s - begin_s)
+
+
+def switches(run: Path, member: GroupMember, turns: Iterable[TurnTaken]) -> dict[str, dict[str, Any]]:
+    """Figures of a job's switches in its group, as its trace has them, by phase.
+
+    A job leaves its devices at the end of each turn. The plan expects a switch only in turns whose devices another job
+    had last; how many of them there were, the group's journal knows.
+
+    `turns`: measured turns; `in_s` and `out_s`: mean seconds in which engines woke, or states came to their GPUs, and
+    in which they left; None without a measured turn. `error_s`: two standard errors of their sum; None for fewer than
+    two turns. `planned_s`: of the plan, for both together. `other_had`: turns
+    whose devices another job had last, for which alone the plan expects these seconds.
+
+    Args:
+        run: folder of the job's run.
+        member: the job in its plan.
+        turns: of the job, in the group's journal.
+
+    Raises InputError if the run's trace cannot be read.
+    """
+    taken = list(turns)
+    told = _told(run)
+    found: dict[str, dict[str, Any]] = {}
+    for phase, pinned in zip(PHASES, (member.rollout, member.train), strict=True):
+        own = [event for event in told if event["phase"] == phase]
+        found[phase] = {
+            "turns": len(own),
+            "in_s": fmean(float(event["switch_in_s"]) for event in own) if own else None,
+            "out_s": fmean(float(event["switch_out_s"]) for event in own) if own else None,
+            "error_s": _error_s(own),
+            "planned_s": pinned.switch_s,
+            "other_had": sum(turn.ended and turn.switched and turn.phase == phase for turn in taken),
+        }
+    return found
+
+
+def _error_s(told: list[dict[str, Any]]) -> float | None:
+    sums = [float(event["switch_in_s"]) + float(event["switch_out_s"]) for event in told]
+    return 2 * stdev(sums) / math.sqrt(len(sums)) if len(sums) > 1 else None
+
+
+def _told(run: Path) -> list[dict[str, Any]]:
+    """Events of turns that measured their switch; runs of earlier versions have none."""
+    try:
+        events = read_run(run / TRACE).events
+    except FileNotFoundError:  # it has not begun, or is in another group by now
+        return []
+    except (TraceError, OSError) as error:
+        raise InputError(f"its run cannot be read: {error}", str(run)) from None
+    return [event for event in events if event["event"] == "permit" and "switch_in_s" in event]

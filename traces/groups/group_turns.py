@@ -1,17 +1,22 @@
-"""Reads the journal of a co-execution group that was executed: which job had which units when, and who waited how long.
+"""Reads the journal of a co-execution group that was executed: which job had which units when, who waited how long,
+what its turns took, and when its trainings ended, each the end of an iteration of its job.
 
 docs/trace.md lists its events.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ...plans.schema.groups_plan import GroupMember
 from ...plans.yaml.errors import InputError
+from ...rounds.permits.bound_machine import SlowdownBound
 from ...rounds.permits.permit_events import Seat
+from ...rounds.permits.slowdown import WARM
 from ..trace import TraceError, read_trace
 
 TURNS = "turns.jsonl"
@@ -168,3 +173,98 @@ def turns_of(folder: Path) -> GroupTurns:
         return read_turns(folder / TURNS)
     except (TraceError, OSError) as error:
         raise InputError(f"its turns cannot be read: {error}", str(folder)) from None
+
+
+def turn_seconds(turns: GroupTurns, members: Mapping[str, GroupMember]) -> dict[str, list[tuple[float, float]]]:
+    """Return by job the (rollout, train) seconds of its complete iterations, in their order.
+
+    The first `WARM` of each start are left out, and iterations in which a phase had to be begun again. Pauses are not
+    counted. A turn, or what follows a pause, that began with a switch is counted without the seconds that the plan has
+    for one, since the planner adds them to the turns that switch; it keeps at least half of its own, in case the plan
+    is wrong about the switch.
+
+    Args:
+        turns: of the group (`read_turns`).
+        members: the plan's jobs of the group.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
+    for name, member in members.items():
+        pairs: list[tuple[float, float]] = []
+        complete, start = 0, 0
+        own_s, before_s = 0.0, -1.0  # of the turn so far; of the rollout before it, negative: there is none
+        for turn in turns.turns:
+            if turn.job != name:
+                continue
+            if turn.arrival != start:
+                complete, start, before_s = 0, turn.arrival, -1.0
+            switch_s = member.rollout.switch_s if turn.phase == "rollout" else member.train.switch_s
+            own_s = _own_s(turn, switch_s) + (0.0 if turn.first else own_s)
+            if turn.phase == "train" and turn.ended and before_s >= 0:
+                complete += 1
+                if complete > WARM:
+                    pairs.append((before_s, own_s))
+            before_s = own_s if turn.phase == "rollout" and turn.ended else -1.0
+        found[name] = pairs
+    return found
+
+
+def _own_s(turn: TurnTaken, switch_s: float) -> float:
+    """Seconds of a turn without its switch."""
+    seconds = turn.end_s - turn.begun_s
+    return max(seconds - switch_s, seconds / 2) if turn.switched else seconds
+
+
+def bound_of(member: GroupMember) -> SlowdownBound:
+    """The bound that a plan sets a job."""
+    return SlowdownBound(alone_s=member.slowdown.alone_s, slo=member.slowdown.slo)
+
+
+class TrainingEnd(NamedTuple):
+    """A training that ended: of which job, in which start of its process, when, in seconds since 1970."""
+
+    job: str
+    start: int
+    at_s: float
+
+
+class TrainingEnds:
+    """The trainings that a journal tells of; `path`: the journal, which need not exist yet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset, self._line = 0, 0
+        self._began_s = 0.0
+        self._starts: dict[str, int] = {}
+        self._phases: dict[str, str] = {}
+
+    def new(self) -> list[TrainingEnd]:
+        """Those that were written since the last call. Raises TraceError for a damaged line, OSError."""
+        if not self._path.is_file():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            lines = file.read().split(b"\n")[:-1]  # the last one is torn, or still being written
+        ends: list[TrainingEnd] = []
+        for line in lines:
+            self._offset, self._line = self._offset + len(line) + 1, self._line + 1
+            try:
+                self._take(json.loads(line), ends)
+            except (ValueError, KeyError, TypeError) as error:
+                raise TraceError(self._path, self._line, f"not an event of a journal of turns ({error})") from error
+        return ends
+
+    def _take(self, event: dict[str, Any], ends: list[TrainingEnd]) -> None:
+        match event["event"]:
+            case "group":
+                self._began_s = float(event["began_s"])
+            case "ready":
+                self._starts[event["job"]] = self._starts.get(event["job"], 0) + 1
+                self._phases.pop(event["job"], None)
+            case "leave" | "unseat":
+                self._phases.pop(event["job"], None)
+            case "done":
+                if self._phases.pop(event["job"], "") == "train":
+                    job = event["job"]
+                    ends.append(TrainingEnd(job, self._starts[job], self._began_s + float(event["t_s"])))
+            case "turns":
+                self._phases |= {turn["job"]: turn["phase"] for turn in event["begun"]}

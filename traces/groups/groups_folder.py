@@ -1,4 +1,5 @@
-"""The folder of groups that are executed: where each group and each job is kept.
+"""The folder of groups that are executed: where each group and each job is kept, and what its journal of moves says:
+the plan that was applied last with its moves, alarms, and the re-plan that waits.
 
 Of one group, started with --group, the folder is the group's own: it has the journal of turns, and a folder for each
 job. Of all groups of a plan it has such a folder for each group, by the group's id.
@@ -6,9 +7,13 @@ job. Of all groups of a plan it has such a folder for each group, by the group's
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+from ...plans.yaml.errors import InputError
 from ...plans.yaml.fault_lines import GROUP_ID_PATTERN
 from ..trace import TraceError, read_trace
 from .group_turns import TURNS
@@ -68,3 +73,103 @@ def _group_of(folder: Path) -> str | None:
     except TraceError:
         return folder.name
     return folder.name if first is None else str(first.get("group", folder.name))
+
+
+def moves_of(out: Path) -> dict[str, Any] | None:
+    """The plan that was applied last to the groups in a folder; None if none was.
+
+    It has `id`, `plan`, `sha256`, `state` (`under way`, `stopped`, `applied`), once it is applied the `seconds` that it
+    took, and its `moves` in order, each with groups, `price_s`, `state` (`to do`, `stopping`, `stopped`, `starting`,
+    `lacks nodes`, `made`, `ended`, `failed`) and the seconds that it took: `drain_s`, `start_s`, `outage_s`. Raises
+    InputError if the journal is damaged.
+    """
+    with move_events(out) as events:
+        return last_moves(events)
+
+
+def last_moves(events: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """What `moves_of` tells, from the events of the journal."""
+    told: dict[str, Any] | None = None
+    for event in events:
+        if event["event"] == "wanted":
+            moves = [{**move, "state": "to do"} for move in event["moves"]]
+            told = {key: event[key] for key in ("id", "plan", "sha256")} | {"state": "under way", "moves": moves}
+        elif told is None or event.get("id") != told["id"]:
+            continue
+        elif event["event"] == "refused":  # its driver ended before it had taken the plan over
+            told = None
+        else:
+            _add(told, event)
+    return told
+
+
+SETTLED = ("made", "ended", "failed")
+"""States of a move in which nothing is left to do for it."""
+
+_STATES = {
+    "drain": "stopping", "out": "stopped", "enter": "starting", "short": "lacks nodes", "in": "made", "ended": "ended",
+    "failed": "failed",
+}  # fmt: skip
+
+
+def _add(told: dict[str, Any], event: dict[str, Any]) -> None:
+    """Take an event of a plan's moves."""
+    what = event["event"]
+    if what in ("applied", "stopped", "resumed"):
+        told["state"] = {"applied": "applied", "stopped": "stopped", "resumed": "under way"}[what]
+        if what == "applied":
+            told["seconds"] = event["seconds"]
+        return
+    for move in told["moves"]:
+        if move["job"] == event["job"]:
+            move["state"] = "made" if what == "out" and move["to_group"] is None else _STATES[what]
+            move |= {key: event[key] for key in ("drain_s", "start_s", "outage_s", "reason") if key in event}
+
+
+def bounds_of(out: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
+    """By job what was told of its bound last (`alarm`, `broken`; absent if it is kept), and the re-plan that was
+    proposed last (`plan`, `moves`, `price_s`, `applies`, `reason`), None if none was since a plan was applied.
+
+    Raises InputError if the journal is damaged.
+    """
+    bounds: dict[str, str] = {}
+    proposed: dict[str, Any] | None = None
+    with move_events(out) as events:
+        for event in events:
+            if event["event"] == "bound":
+                bounds[event["job"]] = event["state"]
+            elif event["event"] == "proposed":
+                proposed = {key: event[key] for key in ("plan", "moves", "price_s", "applies", "reason")}
+            elif event["event"] == "applied":
+                bounds, proposed = {}, None
+    return {job: state for job, state in bounds.items() if state != "cleared"}, proposed
+
+
+def refusal_of(out: Path, request_id: str) -> str | None:
+    """Why the driver refused a request; None: it did not. Raises InputError if the journal is damaged."""
+    with move_events(out) as events:
+        reasons = [event["reason"] for event in events if event["event"] == "refused" and event["id"] == request_id]
+    return reasons[0] if reasons else None
+
+
+def was_asked_to_change(group: Path) -> bool:
+    """Whether another plan was applied to a group since it began; `group`: its folder, alone or below that of all."""
+    for out in (group, group.parent):
+        with move_events(out) as events:
+            if any(event["event"] == "wanted" for event in events):
+                return True
+    return False
+
+
+@contextlib.contextmanager
+def move_events(out: Path) -> Iterator[list[dict[str, Any]]]:
+    """The journal's events. Raises InputError if it is damaged, also for an event that turns out within the block to
+    lack something."""
+    path = out / MOVES
+    try:
+        yield list(read_trace(path)) if path.is_file() else []
+    except TraceError as error:
+        raise InputError(str(error)) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        text = f"an event lacks {error}; the journal is damaged or of another version"
+        raise InputError(text, str(path)) from None

@@ -14,8 +14,7 @@ from ...plans.yaml.errors import InputError
 from ..run_log import LOCK
 from .group_report import group_report
 from .group_turns import GroupTurns, turns_of
-from .groups_folder import group_folders
-from .moves_status import bounds_of, moves_of
+from .groups_folder import bounds_of, group_folders, moves_of
 
 
 def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ....plans.yaml.canonical_form import with_values
 from ....plans.yaml.errors import InputError
 from ....plans.yaml.input_files import read_text
 from ....plans.yaml.yaml_doc import Loc
-from ....traces.groups.group_switches import PHASES, switches
+from ....traces.groups.group_report import PHASES, switches
 from ....traces.groups.group_turns import turns_of
 from ....traces.groups.groups_folder import group_folders
 from .group_model import GroupJob, PhaseWay

@@ -142,7 +142,7 @@ def from_run(run: ExecutedRun) -> PhaseSeconds:
     are others. The rest of a step beside its phases counts as training."""
     steps = [step for step in run.steps if step.warm] or list(run.steps)
     rollout = [step.rollout_s + step.reward_exposed_s for step in steps]
-    return _normalised([rollout, [step.train_s + step.sync_s + step.other_s for step in steps]])
+    return _normalised([rollout, [step.train_s + step.sync_s + step.outside_s for step in steps]])
 
 
 def from_turns(pairs: Sequence[tuple[float, float]]) -> PhaseSeconds:

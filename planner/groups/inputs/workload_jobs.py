@@ -28,7 +28,7 @@ from ....plans.yaml.yaml_doc import Loc
 from ....plans.yaml.yaml_io import error_at
 from ....profiles.hardware import gpu_of
 from ....traces.run_log import PLAN_COPY, TRACE
-from ...tune.executed_run import load_run
+from ...tune.executed_run import load_executed
 from .group_model import GroupJob, Jobs, NodeType, NodeTypes, PhaseWay, Rules
 from .job_points import alone, job_of_points, points_there
 from .phase_seconds import PhaseSeconds, Switch, from_figures, from_plan, from_run, switch_seconds, sync_seconds
@@ -298,7 +298,7 @@ class _Job:
         if not folder.is_dir():
             raise self._error(f"no such folder: '{source.run}'; paths are relative to this file", "source", "run")
         self.read = folder / TRACE
-        run = load_run(folder)
+        run = load_executed(folder)
         job_path = input_path(run.plan.inputs.job, folder / PLAN_COPY)
         self._is_of(job_path)
         original = run.plan_path if run.plan_path is not None and run.plan_path.is_file() else folder / PLAN_COPY

@@ -92,8 +92,8 @@ def all_steps(run, steps):
     """The log of a run that did all its steps in the turns of its group, each on policy."""
     log = read_run(run / TRACE)
     check_steps(log.steps, steps)
-    assert sum(step["on_policy_violations"] for step in log.steps) == 0
-    assert not any(step["conservation_violations"] or step["restarts"] for step in log.steps)
+    assert sum(step.on_policy_violations for step in log.steps) == 0
+    assert not any(step.conservation_violations or step.restarts for step in log.steps)
     assert {event["phase"] for event in log.events if event["event"] == "permit"} == set(PHASES)
     return log
 
@@ -101,7 +101,7 @@ def all_steps(run, steps):
 def trained(run, steps=1):
     """Length and reward of the trained samples of a run's first steps, by step, prompt and number."""
     log = read_run(run / TRACE)
-    rows = [(step, row) for step in range(1, steps + 1) for row in log.samples[step] if row["fate"] == "trained"]
-    samples = {(step, row["prompt"], row["sample"]): (row["tokens"], row["reward"]) for step, row in rows}
+    rows = [(step, row) for step in range(1, steps + 1) for row in log.samples[step] if row.fate == "trained"]
+    samples = {(step, row.prompt, row.sample): (row.tokens, row.reward) for step, row in rows}
     assert len(samples) == len(rows), "a sample that was trained twice"
     return samples

@@ -14,9 +14,8 @@ from rlplan.executor.groups.bound_driver import BoundDriver, Proposed
 from rlplan.executor.groups.group_change import MoveJournal, take_request
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, sha256_file
-from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS
+from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS, TrainingEnds
 from rlplan.traces.groups.groups_folder import MOVES
-from rlplan.traces.groups.training_ends import TrainingEnds
 from rlplan.traces.trace import TraceError, read_trace
 
 from ...group_documents import group, groups_plan, member

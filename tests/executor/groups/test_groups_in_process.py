@@ -28,8 +28,7 @@ from rlplan.executor.prepare import Options
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, sha256_file
 from rlplan.rounds.permits.move_machine import JobMove
-from rlplan.traces.groups.groups_folder import MOVES
-from rlplan.traces.groups.moves_status import moves_of
+from rlplan.traces.groups.groups_folder import MOVES, moves_of
 from rlplan.traces.trace import read_trace
 
 from ...group_documents import group, groups_plan, member

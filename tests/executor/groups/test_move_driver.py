@@ -17,8 +17,7 @@ from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import sha256_file
 from rlplan.rounds.permits.move_machine import JobMove
 from rlplan.traces.groups.group_turns import GROUPS_COPY
-from rlplan.traces.groups.groups_folder import MOVES, request_file
-from rlplan.traces.groups.moves_status import moves_of, refusal_of
+from rlplan.traces.groups.groups_folder import MOVES, moves_of, refusal_of, request_file
 from rlplan.traces.trace import read_trace
 
 from ..virtual_loop import played

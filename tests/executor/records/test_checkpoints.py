@@ -15,6 +15,7 @@ import pytest
 
 from rlplan.executor.records import checkpoints as checkpoints_module
 from rlplan.executor.records.checkpoints import (
+    Cadence,
     CheckpointFailed,
     check_room,
     checkpoints,
@@ -25,8 +26,7 @@ from rlplan.executor.records.checkpoints import (
     write_checkpoint,
 )
 from rlplan.executor.records.execution_folder import begin_folder, check_folder, holds_run, run_lock
-from rlplan.executor.records.manifest import write_manifest
-from rlplan.executor.records.run_checkpoints import Cadence
+from rlplan.executor.trainer.saved_state import write_manifest
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 

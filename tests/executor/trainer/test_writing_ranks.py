@@ -23,10 +23,10 @@ from safetensors.torch import load_file
 
 from rlplan.executor.loop import checkpoint_if_due, step
 from rlplan.executor.processes.supervision import Patience, Supervisor
-from rlplan.executor.records import staging
 from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.run import TrainingRun
+from rlplan.executor.trainer import saved_state
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerGroup
 from rlplan.executor.trainer.trainer_rank import Trainer
@@ -44,14 +44,14 @@ pytestmark = pytest.mark.engine
 
 def held(trainer: Trainer, gate: Path) -> None:
     """Let a rank wait for the file `gate` before it writes; runs in the rank."""
-    save_state = staging.save_state
+    save_state = saved_state.save_state
 
     def wait_and_save(*arguments):
         while not gate.exists():
             time.sleep(0.01)
         save_state(*arguments)
 
-    staging.save_state = wait_and_save
+    saved_state.save_state = wait_and_save
 
 
 async def start_held(group: TrainerGroup, gate: Path) -> None:

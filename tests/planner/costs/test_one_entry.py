@@ -11,7 +11,7 @@ from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.explain.cost_error import rollout_error
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
-from rlplan.planner.tune.executed_run import load_run
+from rlplan.planner.tune.executed_run import load_executed
 from rlplan.planner.tune.refit import refit, replay_run
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.profile_schema import Machine, RoundCheck
@@ -52,7 +52,7 @@ def test_all_commands_price_a_layout_by_one_and_the_same_entry(entries, tmp_path
     assert kv.capacity_bytes == TWO.kv_capacity_tokens * TWO.kv_bytes_per_token
     assert [*priced(plan, JOB, profile, pools, None), *bars_as_they_are(plan, profile, pools)] == []
     assert rollout_error(profile, PAIR) == rollout_error(profile_of(TWO), PAIR)
-    run = load_run(synthesize(tmp_path / "r", plan, JOB, profile, heavy_trace(), steps=8, noise=0.0))
+    run = load_executed(synthesize(tmp_path / "r", plan, JOB, profile, heavy_trace(), steps=8, noise=0.0))
     assert refit(profile, run, replay_run(run, CAP, False, profile)).rollout[1, 2].factor == pytest.approx(1, abs=1e-3)
 
 

@@ -10,12 +10,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rlplan.planner.costs.decode_costs import decode_cost, layout_cost
 from rlplan.planner.costs.round_costs import decode_of, train_of
-from rlplan.planner.tune.executed_run import load_run
-from rlplan.planner.tune.fitted_line import FACTOR_PRIOR, fit_line, fit_ratio
-from rlplan.planner.tune.refit import TRANSFER, refit, replay_run, transfer_error, update_transfer_error
+from rlplan.planner.tune.executed_run import load_executed
+from rlplan.planner.tune.refit import (
+    FACTOR_PRIOR,
+    TRANSFER,
+    fit_line,
+    fit_ratio,
+    refit,
+    replay_run,
+    transfer_error,
+    update_transfer_error,
+)
 from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.plans.schema.planned_job import PlannedJob
 from rlplan.plans.schema.planned_rounds import RoundRollout
@@ -38,7 +47,7 @@ def test_a_replay_of_a_simulated_round_takes_as_long_as_it_did(mode, tmp_path):
     # Short epochs, so that `predict` comes to one that has a history.
     run = ran(tmp_path / "r", documents, noise=0.0, steps=25, prompts=88)
     replays = replay_run(run, CAP, False, documents.profile)
-    assert [r.step.number for r in replays] == list(range(1, 26))
+    assert [r.step.step for r in replays] == list(range(1, 26))
     if mode != "sync":
         assert {s.kind for s in run.steps} == {"short", "long"} or documents.plan.job.rounds.long is None
     for replay in replays:
@@ -62,7 +71,7 @@ def test_copies_that_were_all_aborted_are_replayed_as_copies(tmp_path):
     documents = with_rounds(documents, long={"issue": issue})
     run = ran(tmp_path / "r", documents, noise=0.0, steps=25)
     long = [s for s in run.steps if s.kind == "long"]
-    seen = {(s.number, r["draw"]) for s in long for r in s.rows}
+    seen = {(s.step, r.draw) for s in long for r in s.rows}
     assert len(seen) < sum(s.issued_samples for s in long) / 4, "some draws left no finished sample"
     for replay in replay_run(run, CAP, False, documents.profile):
         assert replay.times.decode_end_s == pytest.approx(replay.step.rollout_s, rel=0.02)
@@ -85,17 +94,17 @@ def test_what_is_no_run_is_refused_with_what_would_be_one(tmp_path):
     for name in ("a", "b"):
         ran(tmp_path / "runs" / name, solved(mode="sync"), steps=1)
     with pytest.raises(InputError, match="no such run folder"):
-        load_run(tmp_path / "none")
+        load_executed(tmp_path / "none")
     with pytest.raises(InputError, match="holds the runs a, b: name one"):
-        load_run(tmp_path / "runs")
+        load_executed(tmp_path / "runs")
     trace = tmp_path / "runs" / "a" / TRACE
     lines = trace.read_text().splitlines()
     trace.write_text("\n".join(line for line in lines if json.loads(line)["event"] != "step") + "\n")
     with pytest.raises(InputError, match="no step was finished"):
-        load_run(tmp_path / "runs" / "a")
+        load_executed(tmp_path / "runs" / "a")
     trace.write_text("\n".join([lines[0], "not json", *lines[1:]]) + "\n")
     with pytest.raises(InputError, match=r"trace.jsonl:2: .*not a trace event"):
-        load_run(tmp_path / "runs" / "a")
+        load_executed(tmp_path / "runs" / "a")
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
@@ -257,7 +266,7 @@ def test_what_is_refitted_to_any_times_can_be_read_again(replayed, times, kind):
     documents, run, replays = replayed[kind]
     names = ("rollout_s", "reward_exposed_s", "train_s", "sync_s", "other_s")
     measured = [
-        dataclasses.replace(r, step=dataclasses.replace(r.step, **dict(zip(names, seconds, strict=True))))
+        dataclasses.replace(r, step=structs.replace(r.step, **dict(zip(names, seconds, strict=True))))
         for r, seconds in zip(replays, times, strict=True)
     ]
     profile = refit(documents.profile, run, measured).profile

@@ -6,23 +6,24 @@ import dataclasses
 import math
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+from msgspec import structs
 
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.planner.tune.draft_rates import with_drafts_of
 from rlplan.planner.tune.executed_run import ExecutedRun, ExecutedStep
-from rlplan.planner.tune.fitted_line import Line
 from rlplan.planner.tune.refit import price, refit, replay_run
-from rlplan.planner.tune.reward_times import FEWEST, refitted_reward
 from rlplan.planner.tune.run_lengths import epoch_prompts, refit_lengths, run_lengths, scaled
+from rlplan.planner.tune.run_rates import FEWEST, refitted_reward, with_drafts_of
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.draft_schema import DraftRates, ProfiledDrafts
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.profiles.phase_schema import Reward, RewardExecutions
 from rlplan.profiles.profile_schema import Profile
+from rlplan.traces.sample_columns import Samples
+from rlplan.traces.trace_events import RewardPart, Sample
 
+from ...traces.events import step_of
 from ..conftest import CAP, spread
 from ..synthetic_run import ran, slower, solved
 
@@ -51,22 +52,22 @@ def executed(tmp_path_factory):
 def test_a_plain_run_is_taken_as_it_is(executed):
     _, run, _ = executed("sync")
     rows = [r for s in run.steps for r in s.rows]
-    assert sorted(r.tokens for r in run_lengths(run).rows) == sorted(r["tokens"] for r in rows)
+    assert sorted(r.tokens for r in run_lengths(run).rows) == sorted(r.tokens for r in rows)
 
 
 def test_prompts_that_an_exact_run_still_owes_count_as_long_ones(executed):
     _, run, mean = executed("exact", steps=90)
     assert {s.kind for s in run.steps} == {"short", "long"}
     assert mean_tokens(run_lengths(run)) == pytest.approx(mean, rel=0.2)
-    short_only = [r["tokens"] for s in run.steps if s.kind == "short" for r in s.rows if r["fate"] == "trained"]
+    short_only = [r.tokens for s in run.steps if s.kind == "short" for r in s.rows if r.fate == "trained"]
     assert sum(short_only) / len(short_only) < 0.6 * mean, "those of settled prompts alone are short"
     late = [i for i, s in enumerate(run.steps) if s.kind == "long"][2]
     owing, settled = (dataclasses.replace(run, steps=run.steps[:end]) for end in (late, late + 1))
     owed = owing.steps[-1].deferred
     assert owed >= 8
-    with_owed, without = run_lengths(owing), [r for s in owing.steps for r in s.rows if r["fate"] == "trained"]
-    assert len(with_owed.prompts) == len({r["prompt"] for r in without}) + owed
-    found, short = mean_tokens(run_lengths(settled)), sum(r["tokens"] for r in without) / len(without)
+    with_owed, without = run_lengths(owing), [r for s in owing.steps for r in s.rows if r.fate == "trained"]
+    assert len(with_owed.prompts) == len({r.prompt for r in without}) + owed
+    found, short = mean_tokens(run_lengths(settled)), sum(r.tokens for r in without) / len(without)
     assert short < 0.9 * found, "without those that it owes"
     assert abs(mean_tokens(with_owed) - found) < 0.5 * (found - short)
 
@@ -75,7 +76,7 @@ def test_prompts_that_wait_in_mode_predict_count_as_long_ones(executed):
     _, whole, mean = executed("predict", steps=90, prompts=400)
     waiting = [i for i, s in enumerate(whole.steps) if i > 60 and s.deferred >= 6]
     run = dataclasses.replace(whole, steps=whole.steps[: waiting[0] + 1])
-    drawn = {(r["prompt"], r["epoch"]) for s in run.steps for r in s.rows}
+    drawn = {(r.prompt, r.epoch) for s in run.steps for r in s.rows}
     found = run_lengths(run)
     assert len(found.by_prompt()) == len({p for p, _ in drawn}) + run.steps[-1].deferred
     assert epoch_prompts(run, 9) == 400
@@ -88,7 +89,7 @@ def test_races_tell_a_factor_and_not_that_short_answers_win(mode, factor, execut
     trace, found = refit_lengths(run, documents.trace, price(run, documents.profile), CAP, False, 0)
     assert found == pytest.approx(factor, rel=0.12)
     assert fit_lengths(trace, CAP).mean_tokens == pytest.approx(mean, rel=0.15)
-    trained = [r["tokens"] for s in run.steps for r in s.rows if r["fate"] == "trained"]
+    trained = [r.tokens for s in run.steps for r in s.rows if r.fate == "trained"]
     assert sum(trained) / len(trained) < (0.9 if mode == "race" else 0.97) * mean
     with pytest.raises(InputError, match="nothing cut short"):
         run_lengths(run)
@@ -115,22 +116,20 @@ def test_scaling_keeps_what_the_cap_cut_and_cuts_what_grows_beyond_it():
 
 OLD = RewardExecutions(correct_s=(0.1,), wrong_s=(0.1, 30.0), correct=0.5, unsolved=0.0)
 PROFILED = Reward(workers=1, latency=spread(0.2), per_sample_s=0.1, executions=OLD, load=0.5)
-TWICE = Line(0.0, 2.0, 0.1, 0.1, 10)
 
 
-def row(prompt: str, seconds: float, right: bool = True, late: bool = False) -> dict[str, Any]:
+def row(prompt: str, seconds: float, right: bool = True, late: bool = False, **parts: RewardPart) -> Sample:
     outcome = "policy_timeout" if late else "ok" if right else "policy_error"
-    return {"prompt": prompt, "reward": float(right), "reward_s": seconds, "reward_outcome": outcome}
+    return Sample(1, prompt, 0, 0, 0, 9, 9, False, "trained", float(right), seconds, outcome, parts)
 
 
-def rewarded(rows: list[dict[str, Any]], profiled: Reward = PROFILED) -> Reward:
+def rewarded(rows: list[Sample], profiled: Reward = PROFILED) -> Reward:
     """What is refitted from one step of 10 s with these samples, scored by three workers under a deadline of 30 s."""
     plan = solved(mode="sync").plan
     reward = plan.job.reward.model_copy(update={"workers": 3, "deadline_s": 30.0})
     plan = plan.model_copy(update={"job": plan.job.model_copy(update={"reward": reward})})
-    none = {field.name: 0 for field in dataclasses.fields(ExecutedStep)}
-    step = ExecutedStep(**{**none, "kind": "short", "rollout_s": 10.0, "rows": tuple(rows), "warm": True})
-    return refitted_reward(profiled, ExecutedRun(Path(), plan, None, (step,), 0), TWICE)
+    step = ExecutedStep(**structs.asdict(step_of(1, rollout_s=10.0)), rows=Samples(rows), warm=True)
+    return refitted_reward(profiled, ExecutedRun(Path(), plan, (step,)), 2.0)
 
 
 def test_a_run_with_samples_enough_gives_the_seconds_of_its_own_answers() -> None:
@@ -153,10 +152,9 @@ def test_seconds_that_all_samples_share_are_multiplied_by_the_factor() -> None:
 
 
 def test_of_several_parts_only_those_of_the_first_pool_count() -> None:
-    def summed(prompt: str, right: bool) -> dict[str, Any]:
-        judge = {"value": 1.0, "s": 6.0, "outcome": "ok", "deadline_s": None, "attempts": 1}
-        code = {"value": float(right), "s": 0.3, "outcome": "ok", "deadline_s": 30.0, "attempts": 1}
-        return {**row(prompt, 6.0), "reward_parts": {"taste": judge, "code": code}}
+    def summed(prompt: str, right: bool) -> Sample:
+        judge, code = RewardPart(1.0, 6.0, "ok"), RewardPart(float(right), 0.3, "ok", deadline_s=30.0)
+        return row(prompt, 6.0, taste=judge, code=code)
 
     found = rewarded([summed(f"p{number % 8}", number % 2 == 0) for number in range(FEWEST)])
     assert found.executions.correct == 1.0 and found.executions.unsolved == 0.5
@@ -242,8 +240,8 @@ def test_slow_decoding_is_told_apart_from_drafts_that_give_little(drafted, tmp_p
 
 def test_a_run_without_drafts_changes_nothing_and_a_damaged_event_is_named(drafted):
     documents, _, run = drafted
-    plain = dataclasses.replace(run, steps=tuple(dataclasses.replace(step, drafts=None) for step in run.steps))
+    plain = dataclasses.replace(run, steps=tuple(structs.replace(step, drafts=None) for step in run.steps))
     assert with_drafts_of(plain, documents.profile) is documents.profile
-    damaged = dataclasses.replace(run.steps[0], drafts={**run.steps[0].drafts, "batches": 3})
+    damaged = structs.replace(run.steps[0], drafts={**run.steps[0].drafts, "batches": 3})
     with pytest.raises(InputError, match="an event of drafts is damaged"):
         with_drafts_of(dataclasses.replace(run, steps=(damaged,)), documents.profile)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.planner import plan_gain
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.round_costs import nodes_of
-from rlplan.planner.tune import plan_gain
 from rlplan.planner.tune import tune as tuning
-from rlplan.planner.tune.profile_correction import TRANSFER
+from rlplan.planner.tune.refit import TRANSFER
 from rlplan.planner.tune.run_lengths import scaled
 from rlplan.plans.schema.levers import UpdateLayout
 from rlplan.plans.schema.plan import Plan

@@ -19,9 +19,8 @@ from rlplan.plans.yaml.yaml_io import dump
 from rlplan.rounds.permits.bound_machine import BoundMachine, Broken
 from rlplan.rounds.permits.permit_events import Seat
 from rlplan.traces.groups.group_report import group_report
-from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS, read_turns
+from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS, TrainingEnds, bound_of, read_turns
 from rlplan.traces.groups.groups_status import groups_status
-from rlplan.traces.groups.training_ends import TrainingEnds, bound_of
 from rlplan.traces.run_log import LOCK, TRACE
 from rlplan.traces.trace import TraceError
 

@@ -5,8 +5,18 @@ import os
 import pytest
 
 from rlplan.plans.yaml.errors import InputError
-from rlplan.traces.groups.groups_folder import MOVES, group_folders, is_one_groups, job_folder, request_file, requests
-from rlplan.traces.groups.moves_status import bounds_of, moves_of, refusal_of, was_asked_to_change
+from rlplan.traces.groups.groups_folder import (
+    MOVES,
+    bounds_of,
+    group_folders,
+    is_one_groups,
+    job_folder,
+    moves_of,
+    refusal_of,
+    request_file,
+    requests,
+    was_asked_to_change,
+)
 
 from ..events import write
 

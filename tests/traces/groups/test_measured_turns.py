@@ -3,8 +3,7 @@
 import pytest
 
 from rlplan.plans.schema.groups_plan import GroupMember
-from rlplan.traces.groups.group_turns import GroupTurns, TurnTaken
-from rlplan.traces.groups.measured_turns import turn_seconds
+from rlplan.traces.groups.group_turns import GroupTurns, TurnTaken, turn_seconds
 
 from ...group_documents import group, groups_plan, member
 from ...group_journals import journal_of

@@ -11,7 +11,7 @@ import pytest
 
 from rlplan.planner.check.group_rules import workload_faults
 from rlplan.planner.groups.inputs.phase_seconds import from_plan, from_run
-from rlplan.planner.tune.executed_run import load_run
+from rlplan.planner.tune.executed_run import load_executed
 from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
@@ -63,7 +63,7 @@ def workload_of(folder: Path, source: str, rollout: str = "pool: main", train: s
 
 
 def test_a_plan_gives_the_phases_of_a_run_that_went_as_predicted(executed):
-    run = load_run(executed / "run")
+    run = load_executed(executed / "run")
     planned, measured = from_plan(run.plan, "job"), from_run(run)
     # The plan was solved on 16 rounds of heavy-tailed lengths: its own mean is off by a standard error of 8 %.
     assert planned.rollout_s == pytest.approx(measured.rollout_s, rel=0.25)

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from rlplan.executor.records.checkpoint import load_state
-from rlplan.executor.records.staging import Staging, all_finite
+from rlplan.executor.trainer.saved_state import Staging, all_finite, load_state
 
 RANK_DEADLINE_S = 120
 SHAPES = {"matrix": (8, 6), "uneven": (3, 4), "norm": (5,)}

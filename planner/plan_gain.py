@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 
-from ...plans.schema.cluster import Cluster
-from ...plans.schema.levers import SearchDrafts
-from ...plans.schema.planned_job import PlannedJob
-from ...profiles.profile_schema import Profile
-from ..costs.job_pools import pools_of_plan
-from ..costs.memory_bars import WEIGHT_BYTES
-from ..costs.round_costs import nodes_of, round_costs, scoring
-from ..lengths.draws import Draws
-from ..lengths.length_model import LengthModel
-from ..simulate.whole_run import simulate_run
-from ..what_if import Documents
+from ..plans.schema.cluster import Cluster
+from ..plans.schema.levers import SearchDrafts
+from ..plans.schema.planned_job import PlannedJob
+from ..profiles.profile_schema import Profile
+from .costs.job_pools import pools_of_plan
+from .costs.memory_bars import WEIGHT_BYTES
+from .costs.round_costs import nodes_of, round_costs, scoring
+from .lengths.draws import Draws
+from .lengths.length_model import LengthModel
+from .simulate.whole_run import simulate_run
+from .what_if import Documents
 
 SEEDS = 4
 """Sets of draws that plans are simulated on."""

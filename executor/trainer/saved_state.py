@@ -1,0 +1,270 @@
+"""A rank's part of the trainer's state: copied to host memory while training stands still, written while it goes on.
+
+Invariants:
+- what is written is the state at the call of `stage`, whatever the trainer does meanwhile;
+- state that is not finite is never staged, on any rank;
+- the collectives of a write have a process group of their own, so that they never meet those of a training step;
+- a folder of the final name is whole. All ranks write into `.NAME.partial` beside it, which rank 0 renames after all
+  have finished and their files are synced; a crash leaves at most a partial folder, which the next save removes.
+
+Tensors are stored whole or sharded as they are (torch's distributed checkpoint), and may be loaded by another number of
+ranks.
+
+A rank keeps one copy of its share of the state: 12 bytes for each parameter that it holds (weights and both moments of
+AdamW in float32), reused by every checkpoint.
+
+Each rank lists the files that it wrote in a manifest, so that damage is found before it is loaded: one JSON object,
+`{"files": {"NAME": {"bytes": ..., "sha256": ...}}}`, names relative to the manifest's folder. A file that is itself a
+manifest (`manifest*.json`) is checked like any other and then read for more files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+from .optimizer import ShardedAdamW
+from .policy.local_tensors import cut_as, host_zeros, local
+
+State = dict[str, dict[str, torch.Tensor]]
+
+# A rank waits here for the slowest disk; the driver's own deadline ends a write that hangs.
+SLOWEST_DISK = timedelta(hours=3)
+
+READERS = 8  # files hashed at a time; hashing runs outside of Python's lock
+
+
+class Staging:
+    """The staged state of one rank. Construct it on all ranks, after the process group that they train with.
+
+    `device` is the rank's: also what is parked in host memory just now will be copied from there.
+    `stage` and `write` are collective. They may be called from two threads; `stage` refuses while `write` runs.
+    """
+
+    def __init__(self, rank: int, device: torch.device | None = None) -> None:
+        self._rank, self._device = rank, device
+        self._group = dist.new_group(backend="gloo", timeout=SLOWEST_DISK) if dist.is_initialized() else None
+        self._copies: State = {}
+        self._whole = False  # the copies are of one instant and not written yet
+        self._writing = threading.Lock()
+
+    def stage(self, state: State) -> int:
+        """Copy this rank's share of `state` to host memory; returns the bytes of the copy.
+
+        Raises RuntimeError on all ranks if a weight or a moment of any is not finite, if one of them cannot copy its
+        share (no host memory, say), or if what was staged before is still being written.
+        """
+        if not self._writing.acquire(blocking=False):
+            raise RuntimeError("the state that was staged before is still being written")
+        try:
+            self._whole = False
+            tensors = [tensor for entries in state.values() for tensor in entries.values()]
+            failure: Exception | None = None
+            lost = not all_finite(tensors)
+            if not lost:
+                try:
+                    self._copy(state)
+                except (MemoryError, RuntimeError) as error:  # torch's allocator raises RuntimeError
+                    failure = error
+            lost, failed = self._on_any_rank(lost, failure is not None)
+            if lost:
+                version = int(state["counters"]["version"])
+                raise RuntimeError(f"weights or moments of version {version} are not finite; no checkpoint is written")
+            if failed:
+                why = failure or "see the other ranks"
+                raise RuntimeError(f"the state could not be copied to host memory: {why}") from failure
+            self._whole = True
+            return sum(local(tensor).nbytes for tensor in tensors)
+        finally:
+            self._writing.release()
+
+    def write(self, folder: Path) -> None:
+        """Write what was staged to `folder`, as `save_state` does. Raises FileExistsError, OSError on all ranks."""
+        with self._writing:
+            assert self._whole, "nothing is staged"
+            save_state(folder, self._copies, self._rank, self._group)
+            self._whole = False
+
+    def _copy(self, state: State) -> None:
+        for kind, entries in state.items():
+            copies = self._copies.setdefault(kind, {})
+            for name, tensor in entries.items():
+                part = local(tensor.detach())
+                if name not in copies:
+                    copies[name] = cut_as(tensor, host_zeros(part, self._device))
+                # From a GPU to page-locked memory the copies are queued; the device is waited for once, below.
+                local(copies[name]).copy_(part, non_blocking=True)
+        for device in {tensor.device for entries in state.values() for tensor in entries.values()}:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
+    def _on_any_rank(self, *flags: bool) -> tuple[bool, ...]:
+        found = torch.tensor(flags, dtype=torch.int32)
+        if self._group is not None:
+            dist.all_reduce(found, dist.ReduceOp.MAX, group=self._group)
+        return tuple(bool(flag) for flag in found.tolist())
+
+
+def all_finite(tensors: list[torch.Tensor]) -> bool:
+    """Whether this rank's shares of `tensors` are finite; reads each once and copies none."""
+    extremes: dict[torch.device, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        part = local(tensor.detach())
+        if part.is_floating_point() and part.numel():
+            # NaN and infinities are among the extremes, if there are any.
+            extremes.setdefault(part.device, []).extend(x.float() for x in torch.aminmax(part))
+    return all(bool(torch.isfinite(torch.stack(found)).all()) for found in extremes.values())
+
+
+def trainer_state(model: torch.nn.Module, optimizer: ShardedAdamW, version: int) -> State:
+    """The state as live tensors (loading into them loads the trainer), plus `counters`, which are copies.
+
+    The optimizer's entries go by parameter name, so they do not depend on the order of parameters.
+    """
+    counters = {"version": torch.tensor(version), "rng": torch.get_rng_state()}
+    state: State = {"model": {name: p.detach() for name, p in model.named_parameters()}, "counters": counters}
+    return state | {f"optimizer.{moment}": tensors for moment, tensors in optimizer.state().items()}
+
+
+def save_state(folder: Path, state: State, rank: int, group: dist.ProcessGroup | None = None) -> None:
+    """Write `state`, tensors in host memory, to `folder`, which must not exist; collective over the ranks of `group`.
+
+    `group` is one of gloo; None stands for the default group. Raises FileExistsError: replacing a folder cannot be
+    atomic. Raises OSError on every rank if one of them cannot write.
+    """
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists; a checkpoint is never overwritten")
+    partial = folder.with_name(f".{folder.name}.partial")
+    with _together(group):
+        if rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+    try:
+        with _silent_if_single():
+            # Without reading ahead: that is for tensors on a GPU, whose stream it would wait for.
+            writer = FileSystemWriter(partial, per_thread_copy_ahead=0)
+            alone = not dist.is_initialized()
+            dcp.save(state, storage_writer=writer, process_group=group, no_dist=alone)  # type: ignore[attr-defined]
+    except CheckpointException as error:  # the same on all ranks
+        rank_of_failure, (failure, _) = min(error.failures.items())
+        raise OSError(f"rank {rank_of_failure}: {failure}") from error
+    with _together(group):
+        metadata = [partial / ".metadata"] if rank == 0 else []
+        write_manifest(partial / f"manifest-{rank}.json", [*sorted(partial.glob(f"__{rank}_*")), *metadata])
+    with _together(group):
+        if rank == 0:
+            sync_folder(partial)
+            partial.rename(folder)
+            sync_folder(folder.parent)
+
+
+def load_state(folder: Path, state: State) -> None:
+    """Read `folder` into the tensors of `state`; collective over all ranks. Raises FileNotFoundError."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no checkpoint at {folder}")
+    with _silent_if_single():
+        dcp.load(state, checkpoint_id=folder, no_dist=not dist.is_initialized())  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _silent_if_single() -> Iterator[None]:
+    """Silence torch's warning that one process alone writes or reads the checkpoint, which is meant here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        yield
+
+
+@contextlib.contextmanager
+def _together(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Wait for all ranks of the group at the end of the block; an OSError of one rank is raised by all of them."""
+    failure: OSError | None = None
+    try:
+        yield
+    except OSError as error:
+        failure = error
+    failed = torch.tensor(float(failure is not None))
+    if dist.is_initialized():
+        dist.all_reduce(failed, group=group)
+    if failure is not None:
+        raise failure
+    if failed > 0:
+        raise OSError("another rank could not write its part")
+
+
+def write_manifest(path: Path, files: Iterable[Path]) -> None:
+    """Write a manifest of `files`, which lie in its folder or below, durably. Raises OSError."""
+    with ThreadPoolExecutor(READERS) as pool:
+        entries = list(pool.map(_entry, files))
+    names = (file.relative_to(path.parent).as_posix() for file in files)
+    with path.open("w", encoding="utf-8") as out:
+        json.dump({"files": dict(zip(names, entries, strict=True))}, out, indent=1)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def damage(manifest: Path) -> str | None:
+    """The first fault of the files that a manifest names, as text; None if they are as they were written."""
+    try:
+        files: dict[str, dict[str, Any]] = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        wanted = {manifest.parent / name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items()}
+    except FileNotFoundError:
+        return f"{manifest.name} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{manifest.name} cannot be read ({type(error).__name__})"
+    # Sizes first: they cost nothing, and a file that was cut short is the usual damage.
+    for path, (size, _) in wanted.items():
+        if not path.is_file():
+            return f"{path.name} is missing"
+        if path.stat().st_size != size:
+            return f"{path.name} has {path.stat().st_size} bytes instead of {size}"
+    with ThreadPoolExecutor(READERS) as pool:
+        digests = pool.map(_digest, wanted)
+        for (path, (_, digest)), sha256 in zip(wanted.items(), digests, strict=True):
+            if sha256 != digest:
+                return f"{path.name} has other bytes than were written"
+    for path in wanted:
+        if path.name.startswith("manifest") and (fault := damage(path)) is not None:
+            return fault
+    return None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make files that were made or renamed in `folder` survive a power failure."""
+    descriptor: Any = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest(path: Path) -> str | None:
+    """The file's SHA-256; None if it cannot be read, which is damage too."""
+    try:
+        return _sha256(path)
+    except OSError:
+        return None
