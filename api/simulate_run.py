@@ -15,7 +15,7 @@ from typing import Any
 from ..planner.check.check_options import DataReader
 from ..planner.check.checker import Checker
 from ..planner.costs.job_pools import pools_of_plan
-from ..planner.costs.memory_bars import WEIGHT_BYTES
+from ..planner.costs.memory_table import JobMemory
 from ..planner.costs.round_costs import nodes_of
 from ..planner.simulate.run_summary import BusyMeter, summarize
 from ..planner.simulate.run_timeline import Timeline
@@ -124,7 +124,7 @@ def simulate(
         notes.append("simulated from an epoch on that has a history, as the plan predicts; a run's first one is plain")
     pools = pools_of_plan(plan.job, documents.cluster)
     assert pools is not None, "the plan fits the cluster"
-    nodes = nodes_of(plan.job, documents.profile, pools, WEIGHT_BYTES[job.model.dtype])
+    nodes = nodes_of(plan.job, JobMemory(documents.profile, pools, job.model.dtype))
     per_step = plan.job.issue.prompts_per_step
     if prompts is not None and prompts < per_step:
         raise InputError(f"--prompts {prompts}: an epoch is at least one step of {per_step} prompts")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlplan.planner.lengths.copula_lengths import copula_tokens
+from rlplan.planner.lengths.table_lengths import copula_tokens
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
 

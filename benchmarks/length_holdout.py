@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.prompt_history import drift_factor, fit_history
-from rlplan.planner.lengths.length_drift import fit_drift
+from rlplan.planner.lengths.length_fit import fit_drift
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
 from rlplan.profiles.length_trace import LengthTrace
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlplan.planner.lengths.length_drift import Drift
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
+from rlplan.plans.schema.length_evidence import LengthDrift
 from rlplan.profiles.length_trace import LengthTrace
 
 
-def drift_factor(drift: Drift, epochs: float, *, tail: bool = False) -> tuple[float, float, float]:
+def drift_factor(drift: LengthDrift, epochs: float, *, tail: bool = False) -> tuple[float, float, float]:
     """The factor on lengths after `epochs` epochs of drift: p5, p50, p95."""
     rate, error = (drift.tail, drift.tail_error) if tail else (drift.body, drift.body_error)
     low, high = sorted((rate * epochs - 1.645 * error * abs(epochs), rate * epochs + 1.645 * error * abs(epochs)))

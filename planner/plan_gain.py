@@ -9,7 +9,7 @@ from ..plans.schema.levers import SearchDrafts
 from ..plans.schema.planned_job import PlannedJob
 from ..profiles.profile_schema import Profile
 from .costs.job_pools import pools_of_plan
-from .costs.memory_bars import WEIGHT_BYTES
+from .costs.memory_table import JobMemory
 from .costs.round_costs import nodes_of, round_costs, scoring
 from .lengths.draws import Draws
 from .lengths.length_model import LengthModel
@@ -80,7 +80,7 @@ def _usd_per_hour(planned: PlannedJob, force: Documents, profile: Profile) -> fl
     """Price of the nodes that a plan of the job takes."""
     pools = pools_of_plan(planned, force.cluster)
     assert pools is not None, "both plans are of the cluster"
-    return pools.usd_per_hour(nodes_of(planned, profile, pools, WEIGHT_BYTES[force.job.model.dtype]))
+    return pools.usd_per_hour(nodes_of(planned, JobMemory(profile, pools, force.job.model.dtype)))
 
 
 def simulated_seconds(

@@ -33,8 +33,8 @@ from .costs.reward_costs import crowding, further_costs
 from .costs.round_costs import change_of, judge_factors, with_judge
 from .explain.cost_error import noise_of
 from .lengths.draws import Draws
-from .lengths.length_cautions import at_cap, extrapolated
 from .lengths.length_model import LengthModel, fit_lengths
+from .lengths.table_lengths import extrapolated
 from .simulate.columns.whole_columns import Setting
 from .solve_options import DEFAULTS, SolveOptions
 
@@ -126,7 +126,7 @@ def _length_model(job: Job, profile: Profile, trace: LengthTrace, seed: int) -> 
         )
     model = fit_lengths(trace, job.rollout.max_response_tokens, seed)
     few = few_lengths(len(trace.prompts), len(trace.rows))
-    for caution in (extrapolated(model, trace), at_cap(model), few, _unpriced_timeouts(job, profile)):
+    for caution in (extrapolated(model, trace), model.at_cap, few, _unpriced_timeouts(job, profile)):
         if caution is not None:
             warnings.warn(caution, stacklevel=3)
     if job.algorithm.dynamic_sampling and all(row.reward is None for row in trace.rows):

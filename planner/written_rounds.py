@@ -19,8 +19,7 @@ from .choose.candidate_search import ON_REQUEST, UNBIASED, Pass, Search
 from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.plan_limits import Objective
 from .choose.rewards.reward_choices import room_beside
-from .costs.host_memory import trainer_share
-from .costs.memory_bars import WEIGHT_BYTES
+from .costs.memory_table import JobMemory
 from .costs.round_costs import RoundCosts, round_costs, scoring
 from .costs.update_costs import TrainCost
 from .lengths.length_model import LengthModel
@@ -86,7 +85,7 @@ def search_with_plan(
             *([(short.prompts, short.samples)] if mode == "predict" else []),
         )
     }
-    train, weight_bytes = list(space.train), WEIGHT_BYTES[job.model.dtype]
+    train, memory = list(space.train), JobMemory(profile, pools, job.model.dtype)
     updates = [_update_index(train, kind.train) for _, kind in keys]
     layouts = {key.layout: kind.decode for key, kind in keys}
     layouts |= {kind.change.after.key: kind.change.after for _, kind in keys if kind.change and kind.change.is_tail}
@@ -104,9 +103,7 @@ def search_with_plan(
         worker_room={**limits.worker_room, **{key: room_beside(key, pools.rollout, job.reward) for key in layouts}},
         sharding=space.sharding,
         train_nodes=tuple(pools.of_trainers.nodes_of(1, update.layout.accelerators) for update in train),
-        train_host=tuple(
-            trainer_share(profile, pools.of_trainers, weight_bytes, update.layout, pools.apart) for update in train
-        ),
+        train_host=tuple(memory.trainer_share(update.layout) for update in train),
     )
     setting = dataclasses.replace(search.setting, decode=space.decode, reward=scoring(planned, profile))
     written = {

@@ -9,15 +9,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from ..plans.check.plan_fit import pool_faults
 from ..plans.check.solved_rules import days_since
 from ..plans.facts.model_names import architecture_of
-from ..plans.schema.cluster import Pool
+from ..plans.phrases.numbers import bytes_text
+from ..plans.schema.cluster import Cluster, Pool
 from ..plans.schema.job import Job, JobPaths
 from ..plans.yaml.yaml_io import sha256_file
 from .hardware import gpu_of
 from .library import SAME_SIZE, shipped_model
 from .profile_schema import Machine, Profile
 from .scaled_profile import policy_shape, scaling_fault
+
+# GPUs report a little less memory than their data sheets state.
+LEAST_MEMORY_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +180,35 @@ def subject_digest(job: Job, paths: JobPaths) -> str:
         files.append(paths.model_folder / "config.json")
     text = json.dumps([sections, [sha256_file(file) for file in files]], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def less_memory(profile: Profile, pool: Pool, name: str) -> str | None:
+    """Why the profile's KV space and updates do not hold on the pool's accelerators; None if they do."""
+    sheet = gpu_of(profile.machine.accelerator) if profile.machine.kind == "cuda" else None
+    if sheet is None or pool.accelerators.memory_bytes >= LEAST_MEMORY_SHARE * sheet.memory_bytes:
+        return None
+    return (
+        f"the profile is of accelerators with {bytes_text(sheet.memory_bytes)}, those of pool '{name}' have "
+        f"{bytes_text(pool.accelerators.memory_bytes)}; its KV space and updates do not hold there"
+    )
+
+
+def placement_unfit(cluster: Cluster, train: str, profile: Profile | None) -> Unfit | None:
+    """Why trainers cannot have pool `train` to themselves: the cluster lacks it, engines have no other of its kind, or
+    the profile (None: unknown) does not price it. None if they may have it."""
+    unknown = next(pool_faults(cluster, train, ""), None)
+    if unknown is not None:
+        return Unfit(*unknown)
+    others = [pool for name, pool in cluster.pools.items() if name != train]
+    kind = cluster.pools[train].accelerators.kind
+    if not others:
+        message = f"is {train}, the only pool of cluster '{cluster.name}', and engines need another"
+        return Unfit("same-pool", message, "add a pool, or remove placement: they then take turns")
+    if not any(pool.accelerators.kind == kind for pool in others):
+        message = f"pool '{train}' is of kind {kind}, and no other pool of cluster '{cluster.name}' is"
+        return Unfit("pools-of-two-kinds", message, "name one of two pools of the same kind")
+    unlike = None if profile is None else other_accelerator(profile, cluster.pools[train], train)
+    if unlike is None:
+        return None
+    message, _, remedy = unlike.partition("; ")
+    return Unfit("profile-of-other-machine", message, remedy)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from ..plans.check.finding import Fault
 from ..plans.phrases.numbers import count, digits, percent, seconds
 from ..plans.phrases.update_text import update_text
+from ..plans.schema.levers import UpdateLayout
 from .laws.hardware_peaks import (
     SAMPLE_SHARE,
     DecodeNeeds,
@@ -89,6 +90,16 @@ def as_can_be(entries: Sequence[Train], entry: Train) -> Train:
         return entry
     keys = ("step_s", "step_s_per_token", "step_s_per_token_squared")
     return entry.model_copy(update={key: getattr(plain, key) for key in keys})
+
+
+def measured_updates(profile: Profile) -> list[Train]:
+    """The profile's measured entries as they are priced: none takes less time because it computes more."""
+    return [as_can_be(profile.train, entry) for entry in profile.train]
+
+
+def measured_update(profile: Profile, layout: UpdateLayout) -> Train | None:
+    """The profile's measured entry for an update's layout, as it is priced; None where only a law may know it."""
+    return next((entry for entry in measured_updates(profile) if entry.layout == layout), None)
 
 
 def _slow_update(entries: Sequence[Train], work: PolicyWork, peaks: Peaks, mean_tokens: float) -> Iterator[Fault]:

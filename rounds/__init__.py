@@ -4,9 +4,9 @@ Nothing here imports anything else of rlplan, does I/O, or reads a clock: the si
 virtual clock and the executor on the real one, so a plan's prediction is of the code that will run.
 
 machines         one round, event by event; round_spec the kinds of round, schedule which round comes next
-balance, seeds, timeouts, hand_over, predict   which engine, seed and deadline a sample gets; engines that are freed;
+seeds, timeouts, hand_over, predict   which seed and deadline a sample gets; engines that are freed;
                  prompts that are expected to be long
-balancing        samples that start longest expected first, by history, and move to engines that have few left
+balancing        which engine a sample starts on: by load, or longest expected first, by history
 round_shape      how many sequences run while a round goes on
 device_ledger    who holds how much of a device that engines and trainers share; step_order in which order they take
                  turns

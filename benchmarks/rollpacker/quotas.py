@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
-from rlplan.planner.lengths.copula_lengths import copula_tokens
+from rlplan.planner.lengths.table_lengths import copula_tokens
 from rlplan.planner.simulate.reference_round import RoundLengths, simulate_round
 from rlplan.planner.simulate.round_arrays import RoundTimes
 from rlplan.rounds.machines.events import Abort, Action, Event, Issue, SampleKey, Score

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
-from rlplan.planner.lengths.copula_lengths import copula_tokens
+from rlplan.planner.lengths.table_lengths import copula_tokens
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws
 from rlplan.rounds.round_spec import RoundKind

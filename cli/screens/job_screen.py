@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...plans.phrases.caveats import cut_text, limit_text, wait_text
-from ...plans.phrases.numbers import bytes_of, count, digits, percent, ratio, seconds, times, usd
+from ...plans.phrases.numbers import bytes_of, bytes_text, count, digits, percent, ratio, seconds, times, usd
 from ...plans.phrases.pools_text import nodes_text
 from ...plans.schema.length_evidence import MUCH_AT_CAP
 from .alternatives import RE_SOLVED, front_table, why_table
@@ -169,8 +169,6 @@ def _memory(plan: Plan) -> Table:
 
 def _held_by(plan: Plan) -> list[Text]:
     """What uses most of the memory of a trainer's accelerator and of a node's host."""
-    from ...planner.costs.memory_bars import gb
-
     trainers = [mean.memory.train for _, _, mean in round_kinds(plan) if mean.memory.train is not None]
     fullest = max(trainers, key=lambda bar: bar.needed_bytes, default=None)
     texts = []
@@ -180,7 +178,8 @@ def _held_by(plan: Plan) -> list[Text]:
             texts.append(
                 f"{name}: "
                 + ", ".join(
-                    f"{holder.replace('_', ' ').removeprefix(name + ' ')} {gb(size)}" for holder, size in largest
+                    f"{holder.replace('_', ' ').removeprefix(name + ' ')} {bytes_text(size)}"
+                    for holder, size in largest
                 )
             )
     return [Text.assemble(("held by  ", "bold"), "; ".join(texts))] if texts else []
@@ -188,16 +187,15 @@ def _held_by(plan: Plan) -> list[Text]:
 
 def _checkpoint(plan: Plan) -> list[Text]:
     """What a checkpoint of the trainer takes, and how long training stands still for it."""
-    from ...planner.costs.memory_bars import gb
-
     checkpoint = plan.predicted.checkpoint
     if checkpoint is None:
         return []
     return [
         Text.assemble(
             ("checkpoint ", "bold"),
-            f"{gb(checkpoint.bytes)} on disk; training stops for {seconds(checkpoint.stood_s)}, beside the step, while "
-            f"each rank copies {gb(checkpoint.rank_bytes)} to host memory; the copy is written while training goes on",
+            f"{bytes_text(checkpoint.bytes)} on disk; training stops for {seconds(checkpoint.stood_s)}, beside the "
+            f"step, while each rank copies {bytes_text(checkpoint.rank_bytes)} to host memory; the copy is written "
+            "while training goes on",
         )
     ]
 

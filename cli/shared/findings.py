@@ -101,7 +101,7 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
     """
     from ...planner.check.plan_rules import documents
     from ...planner.costs.job_pools import pools_of_plan
-    from ...planner.costs.memory_bars import WEIGHT_BYTES
+    from ...planner.costs.memory_table import JobMemory
     from ...planner.costs.round_costs import nodes_of, table_of
     from ...plans.schema.plan import load_plan
     from ...plans.yaml.errors import InputError
@@ -111,9 +111,9 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
     pools = pools_of_plan(value.job, cluster)
     if job is None or pools is None or profile is None:
         return None
-    weight_bytes = WEIGHT_BYTES[job.model.dtype]
+    memory = JobMemory(profile, pools, job.model.dtype)
     try:
-        nodes = nodes_of(value.job, profile, pools, weight_bytes)
+        nodes = nodes_of(value.job, memory)
     except InputError:
         return None
     return [
@@ -127,7 +127,7 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
             "lower_bound": not bar.complete,
             "holds_bytes": bar.holds_bytes,
         }
-        for bar in table_of(value.job, profile, pools, weight_bytes, nodes)
+        for bar in table_of(value.job, memory, nodes)
     ]
 
 

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from ...plans.facts.device_shares import ENGINE_SHARE
-from ...rounds.balance import BLOCK_TOKENS
+from ...rounds.balancing.placement import BLOCK_TOKENS
 from ..drafts.draft_messages import PROMPT, PROMPT_TOKENS, REQUEST
 from ..processes.actors import visible_gpus
 from .messages import EngineConfig, Request

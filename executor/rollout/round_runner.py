@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...plans.schema.levers import EngineLayout
-from ...rounds.balance import PrefixSharing
-from ...rounds.balancing.placement import ByLoad
+from ...rounds.balancing.placement import ByLoad, PrefixSharing
 from ...rounds.machines.round import Round
 from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet

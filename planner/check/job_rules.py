@@ -18,9 +18,9 @@ from ...plans.schema.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.document_models import ALL_MODELS
+from ...profiles.fitness import placement_unfit
 from ...profiles.profile_schema import Profile
 from ...rounds.round_spec import prompts_wanted
-from ..choose.candidates.pool_choice import LOCATION, placement_fault
 from .check_options import CheckOptions, DataReader, M
 from .reward_rules import crowded_workers, failed_audit, function_unfit, judge_faults, short_deadlines
 
@@ -71,11 +71,8 @@ def _placement(job: Job, cluster: Cluster | None, profile: Profile | None) -> li
     """The fault of the pool that the job gives its trainers alone, by the cluster and the profile beside the job."""
     if job.placement is None or cluster is None:
         return []
-    fault = placement_fault(cluster, job.placement.train_pool, profile)
-    if fault is None:
-        return []
-    rule, message, remedy = fault
-    return [Fault(rule, LOCATION, message, remedy)]
+    why = placement_unfit(cluster, job.placement.train_pool, profile)
+    return [] if why is None else [Fault(why.rule, ("placement", "train_pool"), why.message, why.remedy)]
 
 
 def neighbour(path: str, name: str, model: type[M]) -> M | None:

@@ -13,6 +13,7 @@ from ...plans.check.prediction_rules import CLOSE, close
 from ...plans.check.site_breaches import memory_bars
 from ...plans.facts.model_shape import tp_sizes
 from ...plans.facts.public_models import Architecture
+from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
 from ...plans.schema.levers import UpdateLayout
@@ -20,17 +21,17 @@ from ...plans.schema.plan import Plan
 from ...plans.schema.planned_rounds import RoundRollout
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
+from ...profiles.fitness import less_memory
 from ...profiles.laws.train_law import layout_faults
 from ...profiles.laws.train_layouts import physics_of
 from ...profiles.profile_schema import Profile
-from ..choose.candidates.engine_layouts import less_memory
+from ...profiles.suspicions import measured_update
 from ..costs.decode_costs import DecodeCost, engines_of, entry_of, least_kv_tokens
-from ..costs.device_memory import device_bars, device_bytes, trainer_bars
 from ..costs.draft_costs import draft_laws
 from ..costs.job_pools import JobPools
-from ..costs.memory_bars import WEIGHT_BYTES, Bar, Engines, gb, largest
+from ..costs.memory_table import Engines, JobMemory, MemoryUse, device_bytes, fullest_host
 from ..costs.round_costs import decode_of, judge_of, table_of, train_of
-from ..costs.update_costs import law_dtype_fault, measured_update
+from ..costs.update_costs import law_dtype_fault
 
 
 def priced(
@@ -88,7 +89,7 @@ def bars(plan: Plan) -> Iterator[Fault]:
     """Faults of memory bars that need more than their own capacity, by the plan's own figures."""
     for location, bar in memory_bars(plan):
         if bar.needed_bytes > bar.capacity_bytes * (1 + CLOSE):
-            message = f"needs {gb(bar.needed_bytes)}, and there are {gb(bar.capacity_bytes)}"
+            message = f"needs {bytes_text(bar.needed_bytes)}, and there are {bytes_text(bar.capacity_bytes)}"
             kind = str(location[-1])
             yield Fault(_RULES[kind], (*location, "needed_bytes"), message, _REMEDIES[kind])
 
@@ -114,10 +115,13 @@ def bars_as_they_are(plan: Plan, profile: Profile | None, pools: JobPools | None
         if room is None or close(room, bar.capacity_bytes) or bar.needed_bytes > bar.capacity_bytes * (1 + CLOSE):
             continue
         if bar.needed_bytes > room * (1 + CLOSE):
-            message = f"needs {gb(bar.needed_bytes)}, and there are {gb(room)} (the plan says {gb(bar.capacity_bytes)})"
+            planned = bytes_text(bar.capacity_bytes)
+            message = (
+                f"needs {bytes_text(bar.needed_bytes)}, and there are {bytes_text(room)} (the plan says {planned})"
+            )
             yield Fault(_RULES[kind], (*location, "needed_bytes"), message, _REMEDIES[kind])
         else:
-            message = f"is {gb(bar.capacity_bytes)}, and {_SOURCES[kind]} makes it {gb(room)}"
+            message = f"is {bytes_text(bar.capacity_bytes)}, and {_SOURCES[kind]} makes it {bytes_text(room)}"
             yield Fault("capacity-contradicts-inputs", (*location, "capacity_bytes"), message, "solve again")
 
 
@@ -194,24 +198,19 @@ def _devices(
 ) -> Iterator[Fault]:
     """Faults of a round kind's engines and trainers that an accelerator cannot hold; `train`: None if it is at
     fault."""
-    weight_bytes, beside = WEIGHT_BYTES[job.model.dtype], [] if engines.kv_tokens is None else [engines]
-    engines_only = device_bars(profile, pools.rollout, weight_bytes, engines, None)
-    for bar in engines_only:
-        if not bar.fits:
-            remedy = f"{wider}, or profile on these"
-            yield Fault("engine-memory", (*location, "rollout", "tp"), _beyond(bar), remedy)
+    memory = JobMemory(profile, pools, job.model.dtype)
+    short = [use for use in memory.engines_alone(engines) if not use.fits]
+    for use in short:
+        remedy = f"{wider}, or profile on these"
+        yield Fault("engine-memory", (*location, "rollout", "tp"), _beyond(use), remedy)
     if train is None:
         return
-    if pools.train is not None:
-        short, bars_of = set[str](), trainer_bars(profile, pools.train, weight_bytes, train)
-    else:
-        # Phases that the engines alone outgrow were reported.
-        short = {bar.phase for bar in engines_only if not bar.fits}
-        bars_of = device_bars(profile, pools.rollout, weight_bytes, engines, train, beside=beside)
-    for bar in bars_of:
-        if not bar.fits and bar.phase not in short:
+    # Phases that the engines alone outgrow were reported.
+    reported = {(use.side, use.phase) for use in short}
+    for use in memory.on_devices(engines, train, beside=[] if engines.kv_tokens is None else [engines]):
+        if not use.fits and (use.side, use.phase) not in reported:
             fewer = f"write a state_copies below {train.state_copies}, " if train.state_copies > 1 else ""
-            yield Fault("train-memory", (*location, "train"), _beyond(bar), fewer + _REMEDIES["train"])
+            yield Fault("train-memory", (*location, "train"), _beyond(use), fewer + _REMEDIES["train"])
 
 
 def _wider(tp: int, pool: Pool | None, shape: Architecture | None) -> str:
@@ -223,13 +222,11 @@ def _wider(tp: int, pool: Pool | None, shape: Architecture | None) -> str:
 
 def _hosts(plan: Plan, job: Job, profile: Profile, pools: JobPools) -> Iterator[Fault]:
     """The fault of a node's host memory that is too small, on as many nodes as the pools have."""
-    table = table_of(plan.job, profile, pools, WEIGHT_BYTES[job.model.dtype], pools.whole)
-    bar = max((bar for bar in table if bar.place == "host"), key=lambda bar: bar.needed_bytes / bar.capacity_bytes)
-    if not bar.fits:
-        yield Fault("host-memory", ("job", "rounds"), _beyond(bar), _REMEDIES["host_memory"])
+    use = fullest_host(table_of(plan.job, JobMemory(profile, pools, job.model.dtype), pools.whole))
+    if not use.fits:
+        yield Fault("host-memory", ("job", "rounds"), _beyond(use), _REMEDIES["host_memory"])
 
 
-def _beyond(bar: Bar) -> str:
-    place = "an accelerator" if bar.place == "device" else "a node's host"
-    held = f"{gb(bar.needed_bytes)} ({largest(bar.holds_bytes)})"
-    return f"{_DOING[bar.phase]}, {place} holds {held}, and it has {gb(bar.capacity_bytes)}"
+def _beyond(use: MemoryUse) -> str:
+    place = "an accelerator" if use.place == "device" else "a node's host"
+    return f"{_DOING[use.phase]}, {place} holds {use.held_text}, and it has {bytes_text(use.capacity_bytes)}"

@@ -27,7 +27,7 @@ from ...profiles.profile_schema import Profile
 from ...profiles.scaled_profile import priced_as
 from ...profiles.suspicions import suspicions
 from ..costs.job_pools import NodesTaken, pools_of_plan
-from ..costs.memory_bars import WEIGHT_BYTES
+from ..costs.memory_table import JobMemory
 from ..costs.round_costs import nodes_of
 from ..lengths.table_lengths import changed_table
 from .accelerator_rules import unlike_names_at
@@ -147,7 +147,7 @@ def _nodes(plan: Plan, cluster: Cluster, job: Job | None, profile: Profile | Non
     if pools is None or job is None or profile is None:
         return None
     try:
-        return nodes_of(plan.job, profile, pools, WEIGHT_BYTES[job.model.dtype])
+        return nodes_of(plan.job, JobMemory(profile, pools, job.model.dtype))
     except InputError:
         return None  # a layout without costs is a finding of its own
 

@@ -17,7 +17,7 @@ from ...plans.schema.reward_spec import RewardAudit
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import reward_assumed, reward_kinds, reward_sha256, reward_table, with_reward_times
-from ..costs.reward_costs import Executions, reward_cost
+from ..costs.reward_costs import ExecutionTimes, reward_cost
 
 FAR = 5.0
 """Reward seconds that differ from those of the kind by this factor would make another plan."""
@@ -67,7 +67,7 @@ def short_deadline(deadline_s: float, kind: RewardKind, profile: Profile | None)
     took = reward.executions
     # The seconds of one sample alone count its way to the worker, which no deadline does.
     alone_s = min(reward.latency.p50, reward.per_sample_s)
-    usual_s = alone_s if took is None else Executions.of(took).median_s()
+    usual_s = alone_s if took is None else ExecutionTimes.of(took).median_s()
     if deadline_s >= usual_s:
         return None
     source = "as they are assumed for that kind" if table is not None else "by the profile"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ...plans.schema.levers import EngineLayout
-from ..costs.host_memory import Share
-from ..costs.job_pools import NodesTaken
+from ..costs.job_pools import NodesTaken, fewest
+from ..costs.memory_table import HostShare
 
 Objective = Literal["seconds", "usd"]
 """The minimised cost, per trained sample."""
@@ -64,7 +64,7 @@ class Limits:
     nodes: dict[EngineLayout, int] = field(default_factory=dict)
     train_nodes: tuple[int, ...] = ()
     usd_per_node_s: float = 0.0
-    train_host: tuple[Share, ...] = ()
+    train_host: tuple[HostShare, ...] = ()
     pool_nodes: int = 1
     one_sharding: bool = False
     train_pool: TrainPool | None = None
@@ -91,17 +91,8 @@ class Limits:
 
     def nodes_for(self, layouts: Iterable[EngineLayout], trains: Iterable[int]) -> int:
         """The fewest nodes whose host memory holds these engines and trainers; all of the pool's where none does."""
-        return self._fewest(set(layouts), set(trains), self.pool_nodes, self.host_memory_bytes)
-
-    def _fewest(self, layouts: set[EngineLayout], trains: set[int], most: int, host_memory_bytes: int) -> int:
-        few, many = 1, most
-        while few < many:  # on more nodes the fullest holds no more
-            middle = (few + many) // 2
-            if self.on_node(layouts, trains, middle) <= host_memory_bytes:
-                many = middle
-            else:
-                few = middle + 1
-        return many
+        layouts, trains = set(layouts), set(trains)
+        return fewest(self.pool_nodes, lambda nodes: self.on_node(layouts, trains, nodes) <= self.host_memory_bytes)
 
     @property
     def all_nodes(self) -> NodesTaken:
@@ -124,7 +115,8 @@ class Limits:
         engines, trainers = max(map(self.nodes_of, layouts)), max(map(self.train_nodes_of, trains))
         if self.train_pool is None:
             return NodesTaken(max(engines, trainers, self.nodes_for(layouts, trains)))
-        own = self._fewest(set(), trains, self.train_pool.nodes, self.train_pool.host_memory_bytes)
+        own_bytes = self.train_pool.host_memory_bytes
+        own = fewest(self.train_pool.nodes, lambda nodes: self.on_node((), trains, nodes) <= own_bytes)
         return NodesTaken(max(engines, self.nodes_for(layouts, ())), max(trainers, own))
 
     def usd_per_s(self, nodes: NodesTaken) -> float:

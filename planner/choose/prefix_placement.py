@@ -1,4 +1,4 @@
-"""Whether a prompt's samples are kept on engines that hold it, by layout (rounds/balance.py has the rule).
+"""Whether a prompt's samples are kept on engines that hold it, by layout (rounds/balancing/placement.py has the rule).
 
 Kept together, samples save the prefill of their prompt's whole blocks, and the memory of these; but the samples of a
 hard prompt are long together, and an engine that holds many of them ends late. Which weighs more hangs on the lengths
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...plans.schema.levers import EngineLayout, RoundPrefix
-from ...rounds.balance import shared_tokens
+from ...rounds.balancing.placement import shared_tokens
 from ...rounds.round_spec import RoundKind
 from ..costs.decode_costs import DecodeCost
 from ..costs.reward_costs import RewardCost

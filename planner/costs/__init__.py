@@ -4,5 +4,5 @@ decode_costs     seconds of generation and weight transfer; update_costs and rew
                  round_costs all of them for a plan's kinds of round
 draft_costs, colocation   what drafts, and taking turns on the same GPUs, change
 job_pools        the pools of engines and trainers, and the networks that weights cross between them
-memory_table     who holds how many bytes, where, in which phase; its parts are memory_bars, device_memory, host_memory
+memory_table     who holds how many bytes, where, in which phase
 """

@@ -6,7 +6,7 @@ other:
 
     engines     sleep drops weights and KV cache (level 2), so nothing crosses the host link: memory is unmapped, and
                 mapped again when they wake: bytes / MAP_BYTES_PER_S. The new weights come with the weight transfer
-    trainer     what does not fit on the GPU beside the engines (`stays_on_device`) goes to host memory, and comes back
+    trainer     what does not fit on the GPU beside the engines (memory_table.py) goes to host memory, and comes back
                 for the next update: bytes / rate of the host link
 
 That rate is the one at which vLLM's sleep mode of level 1 was seen to move weights between host and GPU
@@ -20,32 +20,18 @@ sleep. Trainers with a pool of their own (job_pools.py) take no turns, and nothi
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
+from ...plans.schema.cluster import Pool
 from ...plans.schema.levers import UpdateLayout
 from ...profiles.hardware import GPUS, Gpu, gpu_of
-from ...profiles.laws.rank_memory import MASTER_BYTES, MOMENT_BYTES, STATE_BYTES, UTILISATION, rank_parameters
-from ...profiles.laws.train_law import TrainPhysics
-from ...profiles.laws.train_layouts import MEMORY_SHARE, physics_of
+from ...profiles.laws.rank_memory import MASTER_BYTES, STATE_BYTES
+from ...profiles.laws.train_layouts import train_physics, trained_parameters
 from ...profiles.profile_schema import Profile
-from ...rounds.device_ledger import (
-    KV_CACHE,
-    MOMENTS,
-    PARAMETERS,
-    Device,
-    DeviceLedger,
-    Holder,
-    Parts,
-    State,
-    engine_holder,
-    staying,
-    trainer_holder,
-)
-from ...rounds.step_order import step_moves
-from .memory_bars import Engines
+from .memory_table import DeviceMemory, Engines, device_bytes
 
 LINK_ERROR = 0.35
 """Relative standard deviation of `HOST_LINK_SHARE`: the logarithm of sqrt(2), by which both measurements differ from
@@ -62,13 +48,6 @@ without the weights' reload (0.085 s and 0.053 s, issue 29341).
 HOST_COPY_BYTES_PER_S = 3e9
 """Bytes a second at which a trainer's rank copies a state that is in host memory, and sees that it is finite. Measured
 on two busy cores: 3 to 8 GB/s with one rank, 2 to 5 GB/s for each of two."""
-
-WEIGHT_BYTES = 2
-"""Engines hold weights in 16 bits."""
-
-NO_ENGINE = Holder("engine", "engine")
-NO_TRAINER = Holder("trainer", "trainer")
-"""Holders of nothing: the turns of one beside them cost what it moves alone."""
 
 
 def shares_gpus(profile: Profile) -> bool:
@@ -95,9 +74,8 @@ def sleep_and_wake_s(profile: Profile, tp: int) -> float:
     entry = next(entry for entry in profile.rollout if entry.tp == tp)
     if not shares_gpus(profile):
         return (entry.sleep_s or 0.0) + (entry.wake_s or 0.0)
-    capacity = _gpu(profile).memory_bytes
-    engine = engine_holder("engine", engine_on_device(profile, capacity, WEIGHT_BYTES, Engines(entry, entry.layout)))
-    moves, _ = step_moves(shared_device(engine, NO_TRAINER), NO_TRAINER.name, [engine.name])
+    device = DeviceMemory(profile, _gpu(profile).memory_bytes)
+    moves, _ = device.step(device.engine(Engines(entry, entry.layout)))
     link_s = sum(move.link_bytes for move in moves) / host_bytes_per_s(_gpu(profile))
     return link_s + sum(move.mapped_bytes for move in moves) / MAP_BYTES_PER_S
 
@@ -116,8 +94,8 @@ def state_moves_s(profile: Profile, layout: UpdateLayout) -> float:
     physics = train_physics(profile)
     if measured or physics is None:
         return measured[0] if measured else 0.0
-    trainer = trainer_on_turns(profile, physics.gpu.memory_bytes, WEIGHT_BYTES, layout)
-    moves, _ = step_moves(shared_device(NO_ENGINE, trainer), trainer.name, [NO_ENGINE.name])
+    device = DeviceMemory(profile, physics.gpu.memory_bytes)
+    moves, _ = device.step(trainer=device.trainer(layout))
     return sum(move.link_bytes for move in moves) / host_bytes_per_s(physics.gpu)
 
 
@@ -137,6 +115,29 @@ class TurnsTake(NamedTuple):
 
     engines_s: float
     trainers_s: float
+
+
+def turns_take(profile: Profile, pool: Pool, engines: Engines, trainers: UpdateLayout) -> TurnsTake:
+    """What the turns of engines and trainers on a pool take: nothing where both fit on a device at once, and nothing
+    for states that stay beside engines whose KV cache is as large as their rounds need."""
+    sleep_s, moves_s = sleep_and_wake_s(profile, engines.layout.tp), state_moves_s(profile, trainers)
+    if pool.accelerators.kind != "cuda" or engines.kv_tokens is None or not (sleep_s or moves_s):
+        return TurnsTake(sleep_s, moves_s)
+    shared, _, _ = DeviceMemory(profile, device_bytes(profile, pool)).shared(engines, trainers, [engines])
+    if not shared.beside["trainer"]:
+        return TurnsTake(0.0, 0.0)
+    on_device = shared.holders["trainer"].on_device
+    return TurnsTake(sleep_s, 0.0 if on_device["offloaded"] == on_device["loaded"] else moves_s)
+
+
+def turns_of(profile: Profile, pool: Pool, engines: Engines) -> Callable[[int, UpdateLayout], TurnsTake]:
+    """What turns take (`turns_take`), by KV tokens of an engine and layout of trainers."""
+
+    @cache
+    def seconds(kv_tokens: int, trainers: UpdateLayout) -> TurnsTake:
+        return turns_take(profile, pool, replace(engines, kv_tokens=kv_tokens), trainers)
+
+    return seconds
 
 
 def turns_text(profile: Profile, kinds: Sequence[tuple[int, UpdateLayout, TurnsTake]]) -> str | None:
@@ -160,126 +161,6 @@ def turns_text(profile: Profile, kinds: Sequence[tuple[int, UpdateLayout, TurnsT
     if any(saved):
         return f"{text}, {states} stay on the GPUs; {because}"
     return f"{text}, {states} stay on the GPUs" if profile.train_law is not None else text
-
-
-def train_physics(profile: Profile) -> TrainPhysics | None:
-    """Training physics of the profile's law; None without a law, or if its model or GPU is in no table."""
-    if profile.train_law is None:
-        return None
-    try:
-        return physics_of(profile.train_law)
-    except ValueError:
-        return None
-
-
-def engine_on_device(
-    profile: Profile, capacity_bytes: float, weight_bytes: float, engines: Engines
-) -> dict[str, float]:
-    """Bytes that an engine that is awake holds on each of its GPUs, by what holds them; KV cache as `engines` has it.
-
-    Args:
-        capacity_bytes: of a GPU.
-        weight_bytes: of an engine's parameter.
-    """
-    tp = engines.layout.tp
-    physics = train_physics(profile)
-    shape = None if physics is None else physics.architecture
-    # Ranks beyond the KV heads hold copies of them.
-    ranks = tp if shape is None else min(tp, 1 if shape.latent_kv else shape.kv_heads)
-    weights = weight_bytes * profile.model_parameters / tp
-    # What vLLM leaves of its share when it takes all the KV cache that there is room for, which the profile has.
-    left = UTILISATION * capacity_bytes - weights - replace(engines, kv_tokens=None).kv_bytes / ranks
-    return {
-        "engine_weights": weights,
-        KV_CACHE: engines.kv_bytes / ranks,
-        "engine_activations_and_graphs": max(0.0, left),
-    }
-
-
-def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
-    """Parameters that a trainer rank keeps in float32; an equal share where the profile names no known model."""
-    physics = train_physics(profile)
-    if physics is None or not physics.trainer.sharded:
-        return profile.model_parameters * layout.state_copies / layout.accelerators
-    return rank_parameters(physics.architecture, layout)
-
-
-def trainer_state(profile: Profile, layout: UpdateLayout) -> dict[str, float]:
-    """Bytes of a rank's parameters and optimizer on its GPU; of the optimizer none where it is offloaded."""
-    share = trained_parameters(profile, layout)
-    moments = 0.0 if layout.offload else share * MOMENT_BYTES
-    return {PARAMETERS: share * MASTER_BYTES, MOMENTS: moments}
-
-
-def stays_on_device(
-    profile: Profile,
-    capacity_bytes: float,
-    weight_bytes: float,
-    layout: UpdateLayout,
-    engines: Sequence[Engines] = (),
-) -> dict[str, float]:
-    """Bytes of what a trainer keeps on its GPU between updates that stay there while `engines` decode, none: whichever
-    the profile has: its parameters and its optimizer if both fit, else its parameters if they do, else nothing.
-
-    Args:
-        capacity_bytes: of a GPU.
-        weight_bytes: of an engine's parameter.
-    """
-    engines = engines or [Engines(entry, entry.layout) for entry in profile.rollout]
-    held = max(sum(engine_on_device(profile, capacity_bytes, weight_bytes, each).values()) for each in engines)
-    return dict(staying(trainer_state(profile, layout), MEMORY_SHARE * capacity_bytes - held))
-
-
-def trainer_on_turns(
-    profile: Profile,
-    capacity_bytes: float,
-    weight_bytes: float,
-    layout: UpdateLayout,
-    training: Parts | None = None,
-    sending: Parts | None = None,
-    alone: bool = False,
-    engines: Sequence[Engines] = (),
-) -> Holder:
-    """A trainer's rank by what it holds on its GPU and in host memory in each state.
-
-    `training`: all that it holds while it trains; `sending`: beside its parameters while weights travel; `alone`: no
-    engine is ever on its GPU, so that nothing leaves it; `engines`: that it takes turns with, none: any of the
-    profile's.
-    """
-    share = trained_parameters(profile, layout)
-    engines = engines or [Engines(entry, entry.layout) for entry in profile.rollout]
-    held = max(sum(engine_on_device(profile, capacity_bytes, weight_bytes, each).values()) for each in engines)
-    return trainer_holder(
-        "trainer",
-        share * MASTER_BYTES,
-        share * MOMENT_BYTES,
-        math.inf if alone else MEMORY_SHARE * capacity_bytes - held,
-        offload=layout.offload,
-        training=training,
-        sending=sending,
-    )
-
-
-def could_stream(
-    profile: Profile, capacity_bytes: float, weight_bytes: float, layout: UpdateLayout, engines: Engines
-) -> bool:
-    """Whether a trainer's rank could hold parameters and gradients on a GPU on which an engine decodes: so a replica on
-    other GPUs trains early (rounds/group_queue.py), as ranks of all replicas hold shards of the parameters."""
-    engine = engine_holder("engine", engine_on_device(profile, capacity_bytes, weight_bytes, engines))
-    trainer = trainer_on_turns(profile, capacity_bytes, weight_bytes, layout)
-    return engine.device_bytes("awake") + trainer.device_bytes("streaming") <= MEMORY_SHARE * capacity_bytes
-
-
-def shared_device(
-    engine: Holder, trainer: Holder, always: Parts | None = None, room_bytes: float = 0.0
-) -> DeviceLedger:
-    """The ledger of a GPU on which an engine decodes while the trainer is offloaded, or stays loaded where `room_bytes`
-    suffice for both. It refuses nothing: what does not fit is told by bars of the memory table."""
-    states: dict[str, State] = {engine.name: "awake", trainer.name: "offloaded"}
-    ledger = DeviceLedger([Device("GPU", math.inf, [trainer, engine], always or {}, room_bytes)], states)
-    if room_bytes and not ledger.beside[trainer.name]:
-        ledger.states[trainer.name] = "loaded"
-    return ledger
 
 
 def _seconds(values: Sequence[float]) -> str:

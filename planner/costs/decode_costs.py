@@ -10,15 +10,14 @@ import numpy as np
 
 from ...plans.schema.levers import EngineLayout, RoundBalance, RoundHandOver, RoundPrefix, RoundTail, UpdateLayout
 from ...profiles.laws.sync_law import tensors
+from ...profiles.laws.train_layouts import train_physics
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile, RoundCheck
-from ...rounds.balance import BLOCK_TOKENS
+from ...rounds.balancing.placement import BLOCK_TOKENS
 from ...rounds.hand_over import HandOver
-from .colocation import TurnsTake, sleep_and_wake_s, train_physics
-from .device_memory import turns_of
-from .host_memory import engine_share
+from .colocation import TurnsTake, sleep_and_wake_s, turns_of
 from .job_pools import JobPools, Travel
-from .memory_bars import Engines
+from .memory_table import Engines, engines_on_host
 from .update_costs import TrainCost
 
 TRAINING_CROWDS = 0.3
@@ -273,7 +272,7 @@ def decode_cost(
         kv_capacity_tokens=rollout.kv_capacity_tokens,
         max_sequences=max([1, *(p.sequences for p in rollout.points), *rollout.curve_sequences[-1:]]),
         sync_s=sync_s + turns_s,
-        host_bytes=round(engine_share(profile, Engines(rollout, layout)).on_node(1)),
+        host_bytes=round(sum(engines_on_host(profile, Engines(rollout, layout), 1).values())),
         round_s=overhead_s,
         # Fitted over all engines' samples; here each engine pays for its own.
         finish_s=count * per_sample_s,

@@ -3,6 +3,8 @@ from the one to the other."""
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,6 +30,11 @@ class NodesTaken(NamedTuple):
     def within(self, others: NodesTaken) -> bool:
         """Whether they are no more of either pool than `others`."""
         return self.rollout <= others.rollout and self.train <= others.train
+
+
+def fewest(most: int, suffice: Callable[[int], bool]) -> int:
+    """The fewest nodes up to `most` that suffice, more of which suffice as well; `most` where no fewer do."""
+    return bisect.bisect_left(range(1, most), True, key=suffice) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Executions:
+class ExecutionTimes:
     """Seconds that executions of reward code take.
 
     Attributes:
@@ -47,14 +47,14 @@ class Executions:
     unsolved: float
 
     @staticmethod
-    def of(known: RewardExecutions) -> Executions:
+    def of(known: RewardExecutions) -> ExecutionTimes:
         """Those of a profile. What it does not know is taken such that no deadline that adapts saves anything: a wrong
         answer is one to an unsolved prompt, and so is each where right ones are not told from others."""
         if known.correct_s is None or known.correct is None:
-            return Executions(known.wrong_s, known.wrong_s, 0.0, 1.0)
+            return ExecutionTimes(known.wrong_s, known.wrong_s, 0.0, 1.0)
         if known.unsolved is None:
-            return Executions(known.correct_s, known.wrong_s, 1.0, 1.0 - known.correct)
-        return Executions(known.correct_s, known.wrong_s, known.correct, known.unsolved)
+            return ExecutionTimes(known.correct_s, known.wrong_s, 1.0, 1.0 - known.correct)
+        return ExecutionTimes(known.correct_s, known.wrong_s, known.correct, known.unsolved)
 
     def anchor_s(self, prompt_draw: float) -> float | None:
         """Seconds of the prompt's right answers; None if it is unsolved."""
@@ -156,7 +156,7 @@ class RewardCost:
     workers: int
     per_sample_s: float
     delay_s: float
-    executions: Executions | None = None
+    executions: ExecutionTimes | None = None
     timeout: TimeoutSpec = NO_TIMEOUT
     after_rollout: bool = False
     per_token_s: float = 0
@@ -229,7 +229,7 @@ def reward_cost(reward: Reward, workers: int, timeout: TimeoutSpec = NO_TIMEOUT)
     if took is None:
         delay_s = max(0.0, reward.latency.p50 - reward.per_sample_s)
         return RewardCost(workers, reward.per_sample_s, delay_s, timeout=timeout)
-    executions = Executions.of(took)
+    executions = ExecutionTimes.of(took)
     # Of a sample alone in the median: what is left of it when the execution is taken off.
     delay_s = max(0.0, reward.latency.p50 - executions.median_s())
     return RewardCost(workers, reward.per_sample_s, delay_s, executions, timeout)

@@ -15,14 +15,14 @@ from ...plans.schema.planned_rounds import LongRound, RoundRollout, ShortRound
 from ...plans.yaml.errors import InputError
 from ...profiles.judge_schema import Judge
 from ...profiles.profile_schema import Profile
+from ...profiles.suspicions import measured_update
 from .colocation import sleep_and_wake_s
 from .decode_costs import ChangeCost, DecodeCost, beside_training, engines_of, layout_cost
 from .draft_costs import DraftedCost, beside_judge, drafted_as_planned, drafted_like, first_epoch_cost, slowed
-from .job_pools import JobPools, NodesTaken, pools_of_plan
-from .memory_bars import Bar, Engines, Side
-from .memory_table import memory_table
+from .job_pools import JobPools, NodesTaken, fewest, pools_of_plan
+from .memory_table import Engines, JobMemory, MemoryUse, Side
 from .reward_costs import AT_ONCE, RewardCost, crowding, further_costs, reward_cost, slower_of, slowest_of
-from .update_costs import TrainCost, measured_update, train_cost, train_cost_in
+from .update_costs import TrainCost, train_cost, train_cost_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,32 +202,29 @@ def decode_of(profile: Profile, rollout: RoundRollout, pools: JobPools | None = 
     )
 
 
-def nodes_of(planned: PlannedJob, profile: Profile, pools: JobPools, weight_bytes: float) -> NodesTaken:
+def nodes_of(planned: PlannedJob, memory: JobMemory) -> NodesTaken:
     """Nodes that a plan takes of each of its pools: for engines, for trainers, and for the host memory of those that
     are there; where no number of a pool's nodes has that, all of them. Nodes are chosen before the size of KV caches,
     so trainers have host memory here for what leaves GPUs beside the largest cache.
 
-    `weight_bytes`: of an engine's parameter. Raises InputError if the profile lacks a layout of the plan.
+    Raises InputError if the profile lacks a layout of the plan.
     """
+    profile, pools = memory.profile, memory.pools
     rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
     for kind in rounds:
         decode_of(profile, kind.rollout)
     engines = max(pools.rollout.nodes_of(each.engines, each.tp) for kind in rounds for each in kind.layouts)
     trainers = max(pools.of_trainers.nodes_of(1, kind.train.accelerators) for kind in rounds)
-
-    kinds = [(replace(each, kv_tokens=None), trained) for each, trained in in_use(planned, profile)]
+    kinds = [(replace(each, kv_tokens=None), trained) for each, trained in _in_use(planned, profile)]
 
     def held(side: Side, most: int) -> int:
         """The fewest nodes whose host memory suffices to what this side's fullest node holds."""
-        few = 1
-        while few < most:  # with more nodes, the fullest node holds no more
-            middle = (few + most) // 2
-            table = memory_table(profile, pools, weight_bytes, NodesTaken(middle, middle), kinds)
-            if all(bar.fits for bar in table if bar.place == "host" and bar.side == side):
-                most = middle
-            else:
-                few = middle + 1
-        return most
+
+        def suffice(nodes: int) -> bool:
+            table = memory.table(NodesTaken(nodes, nodes), kinds)
+            return all(use.fits for use in table if use.place == "host" and use.side == side)
+
+        return fewest(most, suffice)
 
     if pools.train is None:
         return NodesTaken(max(held("both", pools.rollout.nodes), engines, trainers))
@@ -236,7 +233,7 @@ def nodes_of(planned: PlannedJob, profile: Profile, pools: JobPools, weight_byte
     )
 
 
-def in_use(planned: PlannedJob, profile: Profile) -> list[tuple[Engines, UpdateLayout]]:
+def _in_use(planned: PlannedJob, profile: Profile) -> list[tuple[Engines, UpdateLayout]]:
     """Engines and trainers of each kind of round, as the memory table takes them. The profile prices all layouts."""
     rounds: list[ShortRound | LongRound] = [planned.rounds.short, *filter(None, [planned.rounds.long])]
     return [
@@ -246,11 +243,9 @@ def in_use(planned: PlannedJob, profile: Profile) -> list[tuple[Engines, UpdateL
     ]
 
 
-def table_of(
-    planned: PlannedJob, profile: Profile, pools: JobPools, weight_bytes: float, nodes: NodesTaken
-) -> tuple[Bar, ...]:
+def table_of(planned: PlannedJob, memory: JobMemory, nodes: NodesTaken) -> tuple[MemoryUse, ...]:
     """The memory table of a plan on so many nodes. The profile prices all of its layouts."""
-    return memory_table(profile, pools, weight_bytes, nodes, in_use(planned, profile))
+    return memory.table(nodes, _in_use(planned, memory.profile))
 
 
 def train_of(profile: Profile, layout: UpdateLayout, apart: bool = False) -> TrainCost:

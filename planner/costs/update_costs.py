@@ -13,7 +13,7 @@ from ...profiles.laws.train_law import fits_heads
 from ...profiles.laws.train_layouts import RECOMPUTES, SIZES, peak_bytes, physics_of, train_layouts
 from ...profiles.phase_schema import Train, TrainLaw
 from ...profiles.profile_schema import Profile
-from ...profiles.suspicions import as_can_be
+from ...profiles.suspicions import measured_updates
 from .colocation import state_moves_s
 
 Allowed = Mapping[str, Sequence[Any]]
@@ -182,13 +182,3 @@ def least_peak(
         if fits_heads(physics.architecture, layout, per_node) is None and runs(layout):
             peaks.append(peak_bytes(physics, layout, train_law.memory_factors))
     return min(peaks, default=None)
-
-
-def measured_update(profile: Profile, layout: UpdateLayout) -> Train | None:
-    """The profile's measured entry for an update's layout, as it is priced; None where only a law may know it."""
-    return next((entry for entry in measured_updates(profile) if entry.layout == layout), None)
-
-
-def measured_updates(profile: Profile) -> list[Train]:
-    """The profile's measured entries as they are priced: none takes less time because it computes more."""
-    return [as_can_be(profile.train, entry) for entry in profile.train]

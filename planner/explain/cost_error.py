@@ -42,9 +42,10 @@ from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_error import law_error
 from ...profiles.phase_schema import Spread
 from ...profiles.profile_schema import Profile
+from ...profiles.suspicions import measured_update
 from ..costs.colocation import LINK_ERROR
 from ..costs.decode_costs import checks_of, entry_of
-from ..costs.update_costs import TrainCost, measured_update
+from ..costs.update_costs import TrainCost
 from ..simulate.columns.round_log import mean
 from .scheduled_rounds import ScheduledRounds
 

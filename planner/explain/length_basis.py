@@ -1,6 +1,6 @@
 """The length basis of a plan: how much of it rests on responses longer than any in its length trace.
 
-The length model goes on beyond the longest response that was seen, up to the job's cap (length_tail.py). How often it
+The length model goes on beyond the longest response that was seen, up to the job's cap (length_fit.py). How often it
 does is a guess, so the plan and its baseline are simulated once more with such responses cut to the longest seen, on
 the same draws. The share of the step that this saves is extrapolated, and enters the plan's error whole: there may be
 no longer responses at all, or about twice as many.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -28,6 +27,7 @@ from ...plans.schema.predicted import (
 from ...plans.schema.predicted_limit import HardwareLimit
 from ...profiles.laws.hardware_peaks import RoundWork, peaks_of, step_limit, work_of
 from ...profiles.laws.rank_memory import STATE_BYTES
+from ...profiles.laws.train_layouts import trained_parameters
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
@@ -36,11 +36,10 @@ from ..choose.candidates.round_kinds import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle
 from ..choose.plain_baseline import keeps_slo
 from ..choose.schedule_choice import Decided
-from ..costs.colocation import staging_s, trained_parameters
+from ..costs.colocation import staging_s
 from ..costs.decode_costs import engines_of
-from ..costs.memory_bars import WEIGHT_BYTES, Bar
-from ..costs.memory_table import memory_table
-from ..lengths.length_drift import fit_drift
+from ..costs.memory_table import JobMemory, MemoryUse, fullest_host
+from ..lengths.length_fit import fit_drift
 from ..lengths.length_model import LengthModel
 from ..lengths.loss_divisors import cut_share
 from ..simulate.columns.round_log import mean
@@ -91,10 +90,7 @@ def predict(
     )
     kinds = scheduled_rounds(again, cycle)
     nodes, pools = cycle.taken(limits), again.space.pools
-    held = memory_table(
-        profile,
-        pools,
-        WEIGHT_BYTES[job.model.dtype],
+    held = JobMemory(profile, pools, job.model.dtype).table(
         nodes,
         [(engines_of(profile, kind.layout, again.setting.kv_tokens(kind.key)), kind.train.layout) for kind in kinds],
     )
@@ -233,18 +229,12 @@ def _octave(search: Search, kind: ScheduledRounds, seen: WatchedRounds) -> float
     return sum(part * math.log2(count) for count, part in seconds.items()) / total if total else MIDDLE_OCTAVE
 
 
-def fullest_host(bars: Sequence[Bar]) -> Bar:
-    """Of the bars of nodes' hosts that which is fullest, as a share of what there is."""
-    return max((bar for bar in bars if bar.place == "host"), key=lambda bar: bar.needed_bytes / bar.capacity_bytes)
-
-
 def _drift(trace: LengthTrace, seed: int) -> LengthDrift | None:
     """How the trace's lengths move from epoch to epoch; None if no two prompts were drawn in two of them."""
     try:
-        drift = fit_drift(trace, seed)
+        return fit_drift(trace, seed)
     except ValueError:
         return None
-    return LengthDrift(**dataclasses.asdict(drift))
 
 
 def _checkpoint(profile: Profile, kinds: Sequence[ScheduledRounds]) -> PredictedCheckpoint:
@@ -257,13 +247,13 @@ def _checkpoint(profile: Profile, kinds: Sequence[ScheduledRounds]) -> Predicted
     )
 
 
-def _bar(bar: Bar) -> MemoryBar:
+def _bar(bar: MemoryUse) -> MemoryBar:
     return MemoryBar(
         needed_bytes=bar.needed_bytes, capacity_bytes=bar.capacity_bytes, holds_bytes=dict(bar.holds_bytes)
     )
 
 
-def _trainer_bar(held: Sequence[Bar], number: int) -> MemoryBar | None:
+def _trainer_bar(held: Sequence[MemoryUse], number: int) -> MemoryBar | None:
     """The memory bar of a trainer's accelerator while it trains in round kind `number`; None where the profile does not
     know all of its bytes."""
     training = next((b for b in held if (b.kind, b.place, b.phase) == (number, "device", "train")), None)

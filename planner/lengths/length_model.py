@@ -8,10 +8,10 @@ long once in fifty has, with k = 16, mostly no long sample at all, and then neve
    far apart the hard prompts lie, so the locations are then spread until the longest samples of the model's groups,
    which rounds wait for and cutoffs split, are distributed as those of the trace's groups; as far as these are many
    enough to tell.
-2. A prompt's residuals are those of the prompts nearest to it in location (length_windows.py). The window follows the
+2. A prompt's residuals are those of the prompts nearest to it in location (length_fit.py). The window follows the
    shape of the law where it changes with difficulty.
 3. All scores, location + residual, are mapped monotonically onto the trace's own marginal, which ends in a tail fitted
-   through the cap's censoring (length_tail.py), so mean, quantiles and the share at the cap are the trace's, and 1 and
+   through the cap's censoring (length_fit.py), so mean, quantiles and the share at the cap are the trace's, and 1 and
    2 only decide who has the long ones. A job's cap may lie above the trace's: then `tail` says how much is a guess.
 
 The result is one table of lengths per traced prompt; a draw is a row of uniform picks from it, so a prompt can be
@@ -36,9 +36,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...plans.phrases.numbers import MATTERS
+from ...plans.schema.length_evidence import MUCH_AT_CAP
 from ...profiles.length_trace import PROMPT_TOKENS, LengthTrace
-from .length_tail import Marginal, Tail, fit_marginal
-from .length_windows import locate, windows
+from .length_fit import LengthTail, Marginal, fit_marginal, locate, windows
 
 # Spreads of the locations that are tried, how far from 1 they usually are (of mixtures that were tried), and the
 # quantiles of the groups' longest samples that they are judged by, of which neighbours tell much the same.
@@ -112,7 +112,7 @@ class LengthModel:
     prompt_tokens: NDArray[np.int64]
     rewards: tuple[tuple[float, ...], ...]
     cap_tokens: int
-    tail: Tail
+    tail: LengthTail
     locations: NDArray[np.float64]
     _residuals: NDArray[np.float64]
     _freedom: int
@@ -127,6 +127,17 @@ class LengthModel:
         """Lengths at 0, 5, …, 100 % of all responses, tokens."""
         levels = np.quantile(self.tables, np.linspace(0, 1, 21), method="inverted_cdf")
         return tuple(int(length) for length in levels)
+
+    @property
+    def at_cap(self) -> str | None:
+        """A warning if more than `MUCH_AT_CAP` of the responses reach the job's cap, else None."""
+        share = float((self.tables >= self.cap_tokens).mean())
+        if share <= MUCH_AT_CAP:
+            return None
+        return (
+            f"{share:.0%} of the responses reach the cap of {self.cap_tokens} tokens (rollout.max_response_tokens), so "
+            "that the cap decides how long rounds last; raise it, or give lengths that are the job's own"
+        )
 
     @property
     def caution(self) -> str | None:

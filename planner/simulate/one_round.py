@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...rounds.balance import shared_tokens
+from ...rounds.balancing.placement import shared_tokens
 from ...rounds.compiled import kernel_state
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.round import Draw, Round

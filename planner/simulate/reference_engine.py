@@ -10,7 +10,7 @@ import heapq
 import math
 from collections import Counter, deque
 
-from ...rounds.balance import shared_tokens
+from ...rounds.balancing.placement import shared_tokens
 from ...rounds.machines.events import SampleKey
 from ..costs.decode_costs import DecodeCost
 from ..costs.reward_costs import RewardCost

@@ -33,10 +33,9 @@ from ...rounds.timeouts import RewardExecution, Timeouts
 from ..costs.decode_costs import DecodeCost
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts, round_costs, scoring
-from ..lengths.draws import Draws, prompt_name, prompt_parts
-from ..lengths.length_cautions import extrapolated
-from ..lengths.length_history import EarlierEpoch
+from ..lengths.draws import Draws, EarlierEpoch, prompt_name, prompt_parts
 from ..lengths.length_model import fit_lengths
+from ..lengths.table_lengths import extrapolated
 from .reference_round import Observe, RoundLengths, simulate_round
 from .streamed_updates import exposed_update_s, round_window
 

@@ -34,10 +34,11 @@ from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from ...profiles.laws.train_law import FACTORS, STEP_S
 from ...profiles.phase_schema import Reward, Train, TrainLaw
 from ...profiles.profile_schema import Profile, RoundCheck
+from ...profiles.suspicions import measured_update
 from ..costs.decode_costs import decode_cost, entry_of
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts, round_costs, scoring
-from ..costs.update_costs import TrainCost, measured_update, train_cost_in
+from ..costs.update_costs import TrainCost, train_cost_in
 from .executed_run import ExecutedRun, Replayed, replay_all
 from .run_rates import refitted_judge, refitted_reward
 

@@ -10,8 +10,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, model_validator
 
-from ...rounds.balance import shared_tokens
 from ...rounds.balancing.balance_spec import Work
+from ...rounds.balancing.placement import shared_tokens
 from ...rounds.timeouts import TimeoutSpec
 from .base import MOST_CHOICES, Count, Positive, Recompute, Strict, ascending, cross_error, is_none, is_one, is_zero
 

@@ -21,8 +21,7 @@ from ...plans.facts.public_models import Architecture
 from ...plans.schema.levers import UpdateLayout
 from ..hardware import Gpu
 from .factor_fit import Factor
-from .layer_memory import token_bytes
-from .rank_memory import GRADIENT_BYTES, MOMENT_BYTES, rank_parameters, vocabulary_parameters
+from .rank_memory import GRADIENT_BYTES, MOMENT_BYTES, rank_parameters, token_bytes, vocabulary_parameters
 
 # Operations of a backward pass over those of a forward pass: of products, and of flash attention, which computes its
 # scores again (FlashAttention-2, arXiv 2307.08691, 4.1).

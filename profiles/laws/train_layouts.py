@@ -9,7 +9,8 @@ from ...plans.facts.device_shares import PLANNED_SHARE
 from ...plans.schema.base import Recompute
 from ...plans.schema.levers import UpdateLayout
 from ..phase_schema import TrainLaw
-from .rank_memory import TrainMemory, train_memory
+from ..profile_schema import Profile
+from .rank_memory import TrainMemory, rank_parameters, train_memory
 from .train_error import parallel_factor
 from .train_law import TrainPhysics, fits_heads
 
@@ -45,6 +46,24 @@ def _physics_of(law: TrainLaw) -> TrainPhysics:
         law.accelerators_per_node,
         parallel_factor(law),
     )
+
+
+def train_physics(profile: Profile) -> TrainPhysics | None:
+    """Training physics of the profile's law; None without a law, or if its model or GPU is in no table."""
+    if profile.train_law is None:
+        return None
+    try:
+        return physics_of(profile.train_law)
+    except ValueError:
+        return None
+
+
+def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
+    """Parameters that a trainer rank keeps in float32; an equal share where the profile names no known model."""
+    physics = train_physics(profile)
+    if physics is None or not physics.trainer.sharded:
+        return profile.model_parameters * layout.state_copies / layout.accelerators
+    return rank_parameters(physics.architecture, layout)
 
 
 def fitted_memory(physics: TrainPhysics, layout: UpdateLayout, memory_factors: Mapping[str, float]) -> TrainMemory:

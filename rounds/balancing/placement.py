@@ -1,8 +1,21 @@
 """What a round asks when samples are to start: which of those that wait start now, and on which engine.
 
-Two ways answer: `ByLoad` has each start at once on the least loaded engine (rounds/balance.py), `LongestFirst`
-(longest_first.py) starts the longest expected ones first, where they would end soonest, and keeps others back while
-engines are full.
+Two ways answer: `ByLoad` has each start at once on the least loaded engine, `LongestFirst` (longest_first.py) starts
+the longest expected ones first, where they would end soonest, and keeps others back while engines are full.
+
+By load (`Balancer`) a sample goes to the least loaded engine, or one that holds its prompt and is hardly more loaded.
+Outstanding tokens are the sum over an engine's running samples of what each may still generate at most, as expected
+by its issue (`expected_tokens`, not the cap: with caps every sample weighs the same and the rule would count requests).
+
+An engine caches what it has prefilled: further samples of a prompt skip the prefill of its whole blocks and share the
+memory that these take. So an engine without the prompt counts as if it were more loaded, by the samples that the prompt
+is worth (`PrefixSharing.lead`): it is the bound on how far an engine gets ahead of the least loaded one for a prompt's
+sake. What the best bound is, is no matter of this rule: the samples of a hard prompt are long together, so the engine
+that holds them all is the last to end, and prompts must be long beside their answers to be worth that. A plan states
+what simulated rounds say (planner/choose/prefix_placement.py); without `sharing`, samples are spread
+whatever they share.
+
+Ties go to the engine that holds the prompt, then to the lowest number, so the choice is deterministic.
 """
 
 from __future__ import annotations
@@ -11,8 +24,87 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..balance import Balancer, PrefixSharing
 from ..machines.events import SampleKey
+
+BLOCK_TOKENS = {"cpu": 32, "cuda": 16}
+"""KV tokens in a block of an engine's cache, by kind of accelerator. On a CPU engines are built so: 32 are the fewest
+for which vLLM's kernels are fast, and its own choice there, 128, lets samples of short prompts share nothing (0.32:
+platforms/cpu.py). On GPUs it is vLLM's choice (config/cache.py)."""
+
+
+def shared_tokens(prompt_tokens: int, block_tokens: int) -> int:
+    """Tokens of a prompt whose KV its samples share on one engine: whole blocks, without the prompt's last token.
+
+    The last token is computed for each sample anew, since its logits are what the sample begins with (vLLM,
+    `KVCacheManager.get_computed_blocks`).
+    """
+    return (prompt_tokens - 1) // block_tokens * block_tokens
+
+
+class PrefixSharing(Protocol):
+    """The worth of keeping a prompt's samples on one engine (`RoundPrefix` of plans/schema/sections/levers.py)."""
+
+    def lead(self, prompt_tokens: int) -> float:
+        """Samples by which an engine that holds a prompt of so many tokens may be ahead and still get the next one."""
+
+
+class Balancer:
+    """Assigns a round's samples to engines and remembers which sample runs where, and which prompts an engine has
+    had."""
+
+    def __init__(self, engines: int, sharing: PrefixSharing | None = None) -> None:
+        if engines < 1:
+            raise ValueError("at least one engine is needed")
+        self._load = [0.0] * engines
+        self._where: dict[object, tuple[int, float]] = {}
+        self._sharing = sharing
+        self._prompts: list[set[str]] = [set() for _ in range(engines)]
+
+    def assign(
+        self,
+        key: object,
+        expected_tokens: float,
+        alive: set[int] | None = None,
+        prompt: str = "",
+        prompt_tokens: int = 1,
+    ) -> int:
+        """Pick an engine for `key`, a sample of `prompt` with its tokens; `alive` restricts the choice.
+
+        Raises ValueError if none is alive.
+        """
+        assert key not in self._where, f"{key} already runs on engine {self._where[key][0]}"
+        candidates = [e for e in range(len(self._load)) if alive is None or e in alive]
+        if not candidates:
+            raise ValueError("no engine is alive")
+        lead = 0.0 if self._sharing is None else self._sharing.lead(prompt_tokens) * expected_tokens
+        if lead > 0:
+            engine = min(
+                candidates,
+                key=lambda e: (self._load[e], 0, e) if prompt in self._prompts[e] else (self._load[e] + lead, 1, e),
+            )
+        else:
+            engine = min(candidates, key=lambda e: (self._load[e], e))
+        self._prompts[engine].add(prompt)
+        self._load[engine] += expected_tokens
+        self._where[key] = (engine, expected_tokens)
+        return engine
+
+    def release(self, key: object) -> None:
+        """The sample ended, was aborted or lost. Unknown keys are ignored: an abort may race an end."""
+        engine, expected = self._where.pop(key, (0, 0.0))
+        self._load[engine] -= expected
+
+    def forget(self, engine: int) -> None:
+        """The engine died, and the prompts that it held with it."""
+        self._prompts[engine].clear()
+
+    def load(self, engine: int) -> float:
+        """Outstanding tokens of an engine."""
+        return self._load[engine]
+
+    def running(self, engine: int) -> list[object]:
+        """Keys assigned to an engine, in order of assignment."""
+        return [key for key, (e, _) in self._where.items() if e == engine]
 
 
 @dataclass(frozen=True, slots=True)

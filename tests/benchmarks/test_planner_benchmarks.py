@@ -22,7 +22,7 @@ from rlplan.benchmarks.length_holdout import Rule, groups_of, observed
 from rlplan.benchmarks.prompt_history import drift_factor, fit_history
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates.candidate_space import MODES
-from rlplan.planner.lengths.length_drift import fit_drift
+from rlplan.planner.lengths.length_fit import fit_drift
 from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.columns.composed_columns import ComposedLog
 from rlplan.planner.solve import solve

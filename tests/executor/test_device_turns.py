@@ -17,13 +17,14 @@ from rlplan.executor.engines.fleet import FleetConfig
 from rlplan.executor.memory.device_holds import device_ledger, trainer_name
 from rlplan.executor.memory.device_turns import no_turns
 from rlplan.executor.processes.faults import ActorFailed
-from rlplan.planner.costs.colocation import engine_on_device, stays_on_device, trained_parameters
+from rlplan.planner.costs.colocation import turns_take
 from rlplan.planner.costs.decode_costs import engines_of
-from rlplan.planner.costs.device_memory import turns_take
+from rlplan.planner.costs.memory_table import DeviceMemory
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.errors import InputError, RunFailed
+from rlplan.profiles.laws.train_layouts import trained_parameters
 from rlplan.profiles.library import library_profile
 from rlplan.rounds.device_ledger import KV_CACHE, MOMENTS, PARAMETERS
 from rlplan.rounds.step_order import to_decoding, to_tail
@@ -386,7 +387,7 @@ def test_planner_and_executor_state_the_same_bytes_of_a_shipped_plan(shipped):
     trainer, engine = ledger.holders["trainer math"], ledger.holders["rollout-tp8-0"]
     assert len(ledger.devices) == 64 and len(ledger.where["trainer math"]) == 64
     assert [device.name for device in ledger.where["rollout-tp8-1"]] == [f"GPU {number}" for number in range(8, 16)]
-    planned = stays_on_device(profile, pool.accelerators.memory_bytes, 2, layout)
+    planned = DeviceMemory(profile, pool.accelerators.memory_bytes).trainer(layout).on_device["offloaded"]
     assert trainer.on_device["offloaded"] == planned == {}, "2 GB of parameters leave too little slack"
     left = trainer.host_bytes("offloaded")
     assert left == pytest.approx(12 * trained_parameters(profile, layout), rel=1e-5)
@@ -402,15 +403,16 @@ def test_planner_and_executor_state_the_same_bytes_by_need(shipped):
     plan, pool, fleet = shipped
     profile, rounds, capacity = library_profile("H100", "Qwen2.5-32B"), plan.job.rounds, pool.accelerators.memory_bytes
     engines = engines_of(profile, rounds.short.rollout.layout, 400_000)
-    planned = engine_on_device(profile, capacity, 2, engines)
+    device = DeviceMemory(profile, capacity)
+    planned = device.engine(engines).on_device["awake"]
     kv_bytes = int(planned[KV_CACHE])
     ledger = device_ledger(replace(fleet(), kv_bytes={8: kv_bytes}), {"math": plan}, pool)
     awake = ledger.holders["rollout-tp8-0"].on_device["awake"]
     assert sum(awake.values()) == pytest.approx(sum(planned.values()), rel=1e-5) and awake[KV_CACHE] == kv_bytes
     layout = rounds.short.train
-    stays = stays_on_device(profile, capacity, 2, layout, [engines])
+    stays = device.trainer(layout, [engines]).on_device["offloaded"]
     assert ledger.holders["trainer math"].on_device["offloaded"] == pytest.approx(stays, rel=1e-5)
-    assert set(stays) == {PARAMETERS, MOMENTS} != set(stays_on_device(profile, capacity, 2, layout)), "more stays"
+    assert set(stays) == {PARAMETERS, MOMENTS} != set(device.trainer(layout).on_device["offloaded"]), "more stays"
     beside = not turns_take(profile, pool, engines, layout).engines_s
     assert beside == (not ledger.beside["trainer math"])
 

@@ -9,6 +9,7 @@ import pytest
 
 from rlplan.planner.check.plan_rules import physics
 from rlplan.planner.costs.job_pools import NodesTaken, pools_of_plan
+from rlplan.planner.costs.memory_table import JobMemory
 from rlplan.planner.costs.round_costs import nodes_of, round_costs
 from rlplan.planner.refresh import refresh
 from rlplan.planner.simulate.whole_run import simulate_plan
@@ -101,7 +102,7 @@ def test_check_finds_no_fault_and_each_pool_is_paid_at_its_price(objective, stre
     assert physics(plan, cluster, job, documents.profile) == []
     pools = pools_of_plan(plan.job, cluster)
     assert pools is not None and pools.apart
-    taken = nodes_of(plan.job, documents.profile, pools, 4)
+    taken = nodes_of(plan.job, JobMemory(documents.profile, pools, "float32"))
     assert taken.total == plan.predicted.nodes and taken.train == plan.predicted.train_nodes == 1
     assert list(price_faults(plan, cluster, taken)) == []
     node_usd = cluster.pools["decode"].usd_per_node_hour

@@ -16,8 +16,8 @@ from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.profiles.fitness import other_model, unfit
-from rlplan.profiles.laws.layer_memory import token_bytes
 from rlplan.profiles.laws.measured_fit import MEAN_OVER_DEVIATION
+from rlplan.profiles.laws.rank_memory import token_bytes
 from rlplan.profiles.library import MODEL_NAMES, library_names, library_profile
 from rlplan.profiles.profile_schema import Profile
 from rlplan.profiles.scaled_profile import SCALED_ERROR, priced_as

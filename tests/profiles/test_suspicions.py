@@ -4,13 +4,12 @@ import itertools
 
 import pytest
 
-from rlplan.planner.choose.candidates.update_layouts import measured_updates
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.profiles.laws.hardware_peaks import DecodeNeeds, decoding_points, peaks_of, shape_of_policy, work_of
 from rlplan.profiles.library import library_names, library_profile
 from rlplan.profiles.phase_schema import DecodePoint, Train
 from rlplan.profiles.profile_schema import Machine, Profile
-from rlplan.profiles.suspicions import suspicions, wrong_order
+from rlplan.profiles.suspicions import measured_updates, suspicions, wrong_order
 
 from ..planner.conftest import rollout, small_profile
 

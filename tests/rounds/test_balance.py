@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlplan.plans.schema.levers import RoundPrefix
-from rlplan.rounds.balance import Balancer, shared_tokens
-from rlplan.rounds.balancing.placement import ByLoad, ToPlace
+from rlplan.rounds.balancing.placement import Balancer, ByLoad, ToPlace, shared_tokens
 from rlplan.rounds.machines.events import SampleKey
 
 # Whole numbers, so that sums are exact and the books can be compared with ==.

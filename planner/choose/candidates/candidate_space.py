@@ -14,25 +14,23 @@ from ....plans.schema.levers import EngineLayout, RewardJudge
 from ....plans.schema.planned_job import PlannedJob
 from ....profiles.profile_schema import Profile
 from ....rounds.hand_over import free_replicas
-from ...costs.colocation import MAP_BYTES_PER_S, could_stream, sleep_and_wake_s, turns_known
+from ...costs.colocation import MAP_BYTES_PER_S, sleep_and_wake_s, turns_known
 from ...costs.decode_costs import DecodeCost, engines_of
 from ...costs.draft_costs import DraftedCost, drafted_costs
-from ...costs.host_memory import Share, weights_under_way
 from ...costs.job_pools import JobPools
-from ...costs.memory_bars import WEIGHT_BYTES
+from ...costs.memory_table import WEIGHT_BYTES, DeviceMemory, HostShare, JobMemory
 from ...costs.update_costs import TrainCost
 from ...lengths.length_model import LengthModel
 from ..rewards.reward_choices import RewardChoice, reward_choices, undecided
 from .engine_layouts import feasible_layouts
 from .job_limits import must_be_a_pool, must_be_plannable
 from .long_rounds import long_keys
-from .memory_fit import fitting_beside
 from .pool_choice import choose_pools
 from .round_kinds import LongKey, ShortKey, defers
 from .short_rounds import (
     short_keys,
 )
-from .update_layouts import feasible_train, sharding_of
+from .update_layouts import feasible_train, fitting_beside, sharding_of
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -66,7 +64,7 @@ class Space:
     layout_switch_s: float = 0.0
     drafted: dict[tuple[EngineLayout, int], DraftedCost] = field(default_factory=dict)
     kept_together: dict[EngineLayout, float] = field(default_factory=dict)
-    train_host: tuple[Share, ...] = ()
+    train_host: tuple[HostShare, ...] = ()
     train_pool: str | None = None
     rewards: tuple[RewardChoice, ...] = ()
     judge: RewardJudge | None = None
@@ -102,23 +100,21 @@ def enumerate_space(
     the engines'; None: the first that they can have.
     """
     chosen = choose_pools(cluster, job, profile, planned, pool)
-    pools, weight_bytes = chosen.pools, WEIGHT_BYTES[job.model.dtype]
+    pools = chosen.pools
+    memory = JobMemory(profile, pools, job.model.dtype)
     decode, refused = feasible_layouts(chosen, job, profile, fewer_nodes, judge, shape)
     must_be_plannable(job, chosen.rollout, pools.rollout, profile)
     if chosen.train is not None:
         must_be_a_pool(chosen.train, pools.of_trainers, profile)
     train = feasible_train(pools, job, profile, fewer_nodes, for_any, shape)
-    train, train_host = fitting_beside(train, decode, profile, pools, weight_bytes)
+    train, train_host = fitting_beside(train, decode, memory)
     short, without = short_keys(job, model, modes, decode, prompts)
     rules = sorted({s.deferral for s in short if defers(s.deferral, job.rollout.prompts_per_step)})
     drafted, no_drafts = drafted_costs(job.search.drafts, profile.drafts, decode)
     hand_over = () if pools.apart else job.search.hand_over
-    early = {key: _early(profile, pools, weight_bytes, key, train) for key in decode} if hand_over else {}
+    early = {key: _early(memory, key, train) for key in decode} if hand_over else {}
     hands_over = frozenset(key for key, updates in early.items() if updates)
-    train = tuple(
-        replace(cost, early=all(_has_room(profile, pools, weight_bytes, key, cost) for key in hands_over))
-        for cost in train
-    )
+    train = tuple(replace(cost, early=all(_has_room(memory, key, cost) for key in hands_over)) for cost in train)
     no_hand_over = (
         "no engines are handed over: trainers have a pool of their own, and train while engines decode"
         if pools.apart
@@ -127,7 +123,7 @@ def enumerate_space(
     )
     long = long_keys(job, model, rules, decode, drafted, hands_over, hand_over, prompts)
     short += [key._replace(draft_tokens=g) for key in short for layout, g in drafted if layout == key.layout]
-    under_way = round(weights_under_way(profile, weight_bytes, "engines")) if pools.apart else 0
+    under_way = round(memory.weights_under_way("engines")) if pools.apart else 0
     return Space(
         pool=chosen.rollout,
         pools=pools,
@@ -147,25 +143,23 @@ def enumerate_space(
     )
 
 
-def _early(
-    profile: Profile, pools: JobPools, weight_bytes: float, layout: EngineLayout, train: Sequence[TrainCost]
-) -> list[TrainCost]:
+def _early(memory: JobMemory, layout: EngineLayout, train: Sequence[TrainCost]) -> list[TrainCost]:
     """The updates that train while half of the engines of a layout decode on: those leave a replica its devices, and
     have room for shards of the trainer."""
     if layout.engines < 2:
         return []
     stay = range((layout.engines - layout.engines // 2) * layout.tp)
     free = [cost for cost in train if free_replicas(range(cost.layout.accelerators), cost.layout.replica, stay)]
-    return [cost for cost in free if _has_room(profile, pools, weight_bytes, layout, cost)]
+    return [cost for cost in free if _has_room(memory, layout, cost)]
 
 
-def _has_room(profile: Profile, pools: JobPools, weight_bytes: float, layout: EngineLayout, update: TrainCost) -> bool:
+def _has_room(memory: JobMemory, layout: EngineLayout, update: TrainCost) -> bool:
     """Whether engines of a layout have room for shards of an update beside them."""
-    accelerators = pools.rollout.accelerators
+    accelerators = memory.pools.rollout.accelerators
     if accelerators.kind != "cuda":
         return True
-    capacity = float(accelerators.memory_bytes)
-    return could_stream(profile, capacity, weight_bytes, update.layout, engines_of(profile, layout))
+    device = DeviceMemory(memory.profile, float(accelerators.memory_bytes), memory.weight_bytes)
+    return device.could_stream(update.layout, engines_of(memory.profile, layout))
 
 
 def _rewards(

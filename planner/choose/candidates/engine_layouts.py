@@ -9,21 +9,17 @@ from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
 from ....plans.schema.levers import EngineLayout, RewardJudge
 from ....plans.yaml.errors import Infeasible
-from ....profiles.hardware import gpu_of
+from ....profiles.fitness import less_memory
 from ....profiles.profile_schema import Profile
-from ...costs.decode_costs import DecodeCost, layout_cost
+from ...costs.decode_costs import DecodeCost, engines_of, layout_cost
 from ...costs.draft_costs import beside_judge
-from ...costs.memory_bars import WEIGHT_BYTES
+from ...costs.memory_table import JobMemory, engines_on_host
 from ...costs.round_costs import judge_factors
 from ..rewards.judge_places import no_room_for_judge
-from .memory_fit import engines_fault
 from .pool_choice import ChosenPools
 
 EVERY_COUNT = 16
 """Numbers of nodes up to which each is a candidate of its own."""
-
-# GPUs report a little less memory than their data sheets state.
-LEAST_MEMORY_SHARE = 0.9
 
 
 def feasible_layouts(
@@ -41,6 +37,7 @@ def feasible_layouts(
     (decode_costs.entry_of). `shape`: of the job's model, where it is known.
     """
     kind, pool = profile.machine.kind, chosen.pools.rollout
+    memory = JobMemory(profile, chosen.pools, job.model.dtype)
     named = [(chosen.rollout, pool)]
     if chosen.train is not None:
         named.append((chosen.train, chosen.pools.of_trainers))
@@ -61,7 +58,7 @@ def feasible_layouts(
         for count in sorted(count for count in counts if count > 0):
             cost = layout_cost(profile, EngineLayout(tp, count), chosen.pools)
             assert cost is not None, "there is an entry of this tp"
-            fault = _layout_fault(cost, job, profile, pool, chosen.rollout) or no_room_for_judge(cost.key, judge, pool)
+            fault = _layout_fault(cost, job, memory, chosen.rollout) or no_room_for_judge(cost.key, judge, pool)
             if fault is None:
                 decode[cost.key] = beside_judge(cost, judge_factors(profile, judge)[1]) if judge else cost
             else:
@@ -73,20 +70,9 @@ def feasible_layouts(
     return decode, tuple(refused)
 
 
-def less_memory(profile: Profile, pool: Pool, name: str) -> str | None:
-    """Why the profile's KV space and updates do not hold on the pool's accelerators; None if they do."""
-    sheet = gpu_of(profile.machine.accelerator) if profile.machine.kind == "cuda" else None
-    if sheet is None or pool.accelerators.memory_bytes >= LEAST_MEMORY_SHARE * sheet.memory_bytes:
-        return None
-    return (
-        f"the profile is of accelerators with {bytes_text(sheet.memory_bytes)}, those of pool '{name}' have "
-        f"{bytes_text(pool.accelerators.memory_bytes)}; its KV space and updates do not hold there"
-    )
-
-
-def _layout_fault(cost: DecodeCost, job: Job, profile: Profile, pool: Pool, name: str) -> str | None:
+def _layout_fault(cost: DecodeCost, job: Job, memory: JobMemory, name: str) -> str | None:
     """Why a layout cannot be used."""
-    tp, engines = cost.key.tp, cost.key.engines
+    tp, engines, pool = cost.key.tp, cost.key.engines, memory.pools.rollout
     longest = job.rollout.longest_tokens
     if tp not in job.search.tp:
         return f"tp {tp} is not in the job's search.tp"
@@ -94,7 +80,14 @@ def _layout_fault(cost: DecodeCost, job: Job, profile: Profile, pool: Pool, name
         return f"needs {max(engines, 1) * tp} accelerators, pool '{name}' has {pool.accelerators_total}"
     if cost.kv_capacity_tokens < longest:
         return f"an engine holds {cost.kv_capacity_tokens} KV tokens, the longest sequence has {longest}"
-    return engines_fault(profile, pool, WEIGHT_BYTES[job.model.dtype], cost.key)
+    priced = engines_of(memory.profile, cost.key)
+    on_node, there = sum(engines_on_host(memory.profile, priced, pool.nodes).values()), pool.host_memory_bytes
+    if on_node > there:
+        return f"its engines need {bytes_text(on_node)} of host memory on a node, and a node has {bytes_text(there)}"
+    for use in memory.engines_alone(priced):
+        if not use.fits:
+            return f"one of its accelerators would hold {use.held_text}, and has {bytes_text(use.capacity_bytes)}"
+    return None
 
 
 def node_counts(pool: Pool, fewer: bool) -> list[int]:

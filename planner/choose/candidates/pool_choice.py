@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ....plans.check.plan_fit import pool_faults
 from ....plans.schema.cluster import Cluster
 from ....plans.schema.job import Job
 from ....plans.schema.planned_job import PlannedJob
 from ....plans.yaml.errors import Infeasible
-from ....plans.yaml.yaml_doc import Loc
-from ....profiles.fitness import differences, machine_of, other_accelerator
+from ....profiles.fitness import differences, machine_of, placement_unfit
 from ....profiles.profile_schema import Profile
 from ...costs.job_pools import JobPools, job_pools
 from .job_limits import Unplannable
-
-LOCATION: Loc = ("placement", "train_pool")
-"""Of the job's key."""
 
 
 class ChosenPools(NamedTuple):
@@ -61,31 +56,7 @@ def _trainers_pool(cluster: Cluster, job: Job, profile: Profile, planned: Planne
     """The pool that trainers have to themselves. Raises Unplannable for one that they cannot have."""
     named = job.placement if planned is None else planned.placement
     train = None if named is None else named.train_pool
-    fault = None if train is None else placement_fault(cluster, train, profile)
-    if fault is not None:
-        _, message, remedy = fault
-        raise Unplannable("job", LOCATION, f"{message}; {remedy}")
+    why = None if train is None else placement_unfit(cluster, train, profile)
+    if why is not None:
+        raise Unplannable("job", ("placement", "train_pool"), f"{why.message}; {why.remedy}")
     return train
-
-
-def placement_fault(cluster: Cluster, train: str, profile: Profile | None) -> tuple[str, str, str] | None:
-    """(rule, message, remedy) of pool `train` as one that trainers have to themselves: the cluster lacks it, engines
-    have no other of its kind, or the profile (None: unknown) does not price it. None if they may have it."""
-    unknown = next(pool_faults(cluster, train, ""), None)
-    if unknown is not None:
-        return unknown
-    others, kind = (
-        [pool for name, pool in cluster.pools.items() if name != train],
-        cluster.pools[train].accelerators.kind,
-    )
-    if not others:
-        message = f"is {train}, the only pool of cluster '{cluster.name}', and engines need another"
-        return "same-pool", message, "add a pool, or remove placement: they then take turns"
-    if not any(pool.accelerators.kind == kind for pool in others):
-        message = f"pool '{train}' is of kind {kind}, and no other pool of cluster '{cluster.name}' is"
-        return "pools-of-two-kinds", message, "name one of two pools of the same kind"
-    unlike = None if profile is None else other_accelerator(profile, cluster.pools[train], train)
-    if unlike is None:
-        return None
-    message, _, remedy = unlike.partition("; ")
-    return "profile-of-other-machine", message, remedy

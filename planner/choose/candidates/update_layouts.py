@@ -1,8 +1,9 @@
-"""Candidate update layouts: layouts that hold the longest sequence and that no simpler layout beats."""
+"""Candidate update layouts: layouts that hold the longest sequence, fit into memory beside the engines, and that no
+simpler layout beats."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -13,13 +14,14 @@ from ....plans.facts.model_shape import ModelShape, shape_from_architecture
 from ....plans.phrases.numbers import bytes_text, count
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
-from ....plans.schema.levers import UpdateLayout
+from ....plans.schema.levers import EngineLayout, UpdateLayout
 from ....plans.yaml.errors import Infeasible
 from ....profiles.laws.train_layouts import MEMORY_SHARE, RECOMPUTES, physics_of
 from ....profiles.profile_schema import Profile
-from ...costs.host_memory import host_bytes_of_rank
+from ....profiles.suspicions import measured_updates
+from ...costs.decode_costs import engines_of
 from ...costs.job_pools import JobPools
-from ...costs.memory_bars import WEIGHT_BYTES
+from ...costs.memory_table import HostShare, JobMemory, engines_on_host
 from ...costs.update_costs import (
     ANY_LAYOUT,
     Allowed,
@@ -28,7 +30,6 @@ from ...costs.update_costs import (
     is_allowed,
     law_dtype_fault,
     least_peak,
-    measured_updates,
     train_cost,
     train_costs,
 )
@@ -75,12 +76,12 @@ def feasible_train(
         dtype_fault = law_dtype_fault(profile, job.model.dtype, job.model.head_dtype)
         if dtype_fault is not None:
             raise Infeasible(f"no update of the profile fits: {dtype_fault}")
+        memory = JobMemory(profile, pools, job.model.dtype)
         for nodes in node_counts(pool, fewer_nodes):
             ranks, memory_bytes = nodes * pool.accelerators.per_node, pool.accelerators.memory_bytes
             costs = train_costs(profile, ranks, budgets, allowed, memory_bytes, pools.apart)
             costs = tuple(cost for cost in costs if runs(cost.layout))
-            weight_bytes = WEIGHT_BYTES[job.model.dtype]
-            host = {cost: host_bytes_of_rank(profile, pool, weight_bytes, cost.layout, pools.apart) for cost in costs}
+            host = {cost: memory.rank_on_host(cost.layout) for cost in costs}
             fits += (_unbeaten if for_any else _unbeaten_shardings)(costs, any(job.search.hand_over), host)
     if not fits:
         raise Infeasible(
@@ -92,6 +93,45 @@ def feasible_train(
         return u.accelerators, u.dp, u.tp, u.pp, u.cp, u.sp, u.ep, u.state_copies, u.micro_batch_tokens
 
     return tuple(sorted(fits, key=size))
+
+
+def fitting_beside(
+    train: Sequence[TrainCost], layouts: Collection[EngineLayout], memory: JobMemory
+) -> tuple[tuple[TrainCost, ...], tuple[HostShare, ...]]:
+    """(updates that fit beside engines, or on the pool that trainers have to themselves; what the trainers of each take
+    of host memory).
+
+    On devices they fit beside any layout's engines, in host memory beside those of the layout that takes least: which
+    layouts and updates a plan has together is the program's to choose. Raises Infeasible, with what is lacking, where
+    no update fits.
+    """
+    profile, pools, pool = memory.profile, memory.pools, memory.pools.of_trainers
+    engines = {layout: engines_of(profile, layout) for layout in layouts}
+    on_node = {key: sum(engines_on_host(profile, each, pool.nodes).values()) for key, each in engines.items()}
+    smallest = min(layouts, key=lambda layout: (on_node[layout], layout))
+    beside = 0.0 if pools.apart else on_node[smallest]
+    fitting: dict[TrainCost, HostShare] = {}
+    lacking: list[tuple[float, str]] = []
+    for cost in train:
+        share = memory.trainer_share(cost.layout)
+        if pools.apart:
+            uses = memory.trainers_alone(cost.layout)
+        else:
+            uses = [use for each in engines.values() for use in memory.on_devices(each, cost.layout)]
+        if all(use.fits for use in uses) and beside + share.on_node(pool.nodes) <= pool.host_memory_bytes:
+            fitting[cost] = share
+        else:
+            table = memory.table(pools.whole, [(engines[smallest], cost.layout)])
+            worst = max([*uses, *(use for use in table if use.side != "engines")], key=lambda use: use.fullness)
+            where = "host memory that a node has" if worst.place == "host" else "memory that an accelerator has"
+            lacking.append((worst.fullness, f"{worst.held_text} of the {bytes_text(worst.capacity_bytes)} of {where}"))
+    if not fitting:
+        where = "on the pool that trainers have to themselves" if pools.apart else "beside the engines"
+        raise Infeasible(
+            f"no update fits into memory {where}: that which lacks least would take {min(lacking)[1]}; add nodes, or "
+            "nodes with more memory"
+        )
+    return tuple(fitting), tuple(fitting.values())
 
 
 def _runs(model: ModelShape | None, for_any: bool) -> Runs:

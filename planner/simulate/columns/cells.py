@@ -28,7 +28,7 @@ from ....plans.schema.levers import EngineLayout, RoundHandOver, RoundTail
 from ....rounds.timeouts import TimeoutSpec
 from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...costs.decode_costs import ChangeCost, DecodeCost
-from ...costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
+from ...costs.reward_costs import NO_TIMEOUT, ExecutionTimes, RewardCost
 from .column_setting import Setting
 
 Cost = TypeVar("Cost", bound=DecodeCost)
@@ -186,7 +186,7 @@ def reward_share(reward: RewardCost, cells: float) -> RewardCost:
     delay_s = max(0.0, reward.delay_s - (slower - 1.0) * reward.per_sample_s)
     executions, timeout = reward.executions, reward.timeout
     if executions is not None:
-        executions = Executions(
+        executions = ExecutionTimes(
             tuple(slower * seconds for seconds in executions.correct_s),
             tuple(slower * seconds for seconds in executions.wrong_s),
             executions.correct,

@@ -28,8 +28,7 @@ from ...costs.decode_costs import ChangeCost, DecodeCost, least_kv_tokens
 from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
 from ...costs.reward_costs import RewardCost
 from ...costs.update_costs import TrainCost
-from ...lengths.draws import Draws
-from ...lengths.length_history import EarlierEpoch
+from ...lengths.draws import Draws, EarlierEpoch
 from ...lengths.length_model import LengthModel
 from ..reference_round import Observe
 from .queue_rounds import QueueStates

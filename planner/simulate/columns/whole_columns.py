@@ -2,7 +2,7 @@
 
 A short column runs rounds on fresh prompts, one after another; prompts that it defers are taken out (as a long round
 would) and collected, those that it returns come first in its next round. A long column runs rounds on batches of such
-prompts. In `predict` both run what history chose for them, in an epoch that has one (length_history.py). Rounds of one
+prompts. In `predict` both run what history chose for them, in an epoch that has one (draws.py). Rounds of one
 column are thus independent given their prompts, and a cycle's cost is a weighted mean of the two (cycle_cost.py).
 
 Bias is measured as *excess*: the length that is trained of a prompt minus the uncut length of the prompt's first draw.

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
-from rlplan.rounds.balance import BLOCK_TOKENS
+from rlplan.rounds.balancing.placement import BLOCK_TOKENS
 
 pytest.importorskip("vllm")
 

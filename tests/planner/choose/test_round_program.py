@@ -14,7 +14,7 @@ from rlplan.planner.choose.cycle_cost import Column, Cycle
 from rlplan.planner.choose.plan_limits import Limits, TrainPool
 from rlplan.planner.choose.round_program import solve_program
 from rlplan.planner.choose.schedules import all_cycles
-from rlplan.planner.costs.host_memory import Share
+from rlplan.planner.costs.memory_table import HostShare
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 
@@ -25,7 +25,7 @@ SYNC, FREE, TIGHT = (
     DeferralRule("exact", 0, 0, 100),
 )
 NEEDS_LONG = {FREE, TIGHT}
-STATES, MORE_STATES = Share(4, ((10**9, 0.0), (10**9, 5 * 10**8))), Share(2, ((3 * 10**9, 0.0),))
+STATES, MORE_STATES = HostShare(4, ((10**9, 0.0), (10**9, 5 * 10**8))), HostShare(2, ((3 * 10**9, 0.0),))
 P, N = 16, 8
 
 

@@ -18,7 +18,7 @@ from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.profiles.length_trace import LengthTrace
-from rlplan.rounds.balance import BLOCK_TOKENS
+from rlplan.rounds.balancing.placement import BLOCK_TOKENS
 
 from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile
 from ..solutions import solution

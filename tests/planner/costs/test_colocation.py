@@ -5,33 +5,31 @@ import dataclasses
 import pytest
 
 from rlplan.executor.weight_sync import BUCKET_BYTES
-from rlplan.planner.costs import colocation, host_memory
+from rlplan.planner.costs import colocation, memory_table
 from rlplan.planner.costs.colocation import (
     MAP_BYTES_PER_S,
     TurnsTake,
     sleep_and_wake_s,
     staging_s,
-    trained_parameters,
+    turns_take,
     turns_text,
 )
 from rlplan.planner.costs.decode_costs import decode_cost, engines_of, layout_cost
-from rlplan.planner.costs.device_memory import device_bars, turns_take
 from rlplan.planner.costs.job_pools import JobPools, NodesTaken, job_pools
-from rlplan.planner.costs.memory_bars import Engines
-from rlplan.planner.costs.memory_table import memory_table
+from rlplan.planner.costs.memory_table import Engines, JobMemory
 from rlplan.planner.costs.update_costs import train_cost, train_cost_in
 from rlplan.planner.explain import cost_error
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.sync_law import Networks, transfer_s
-from rlplan.profiles.laws.train_layouts import physics_of
+from rlplan.profiles.laws.train_layouts import physics_of, trained_parameters
 from rlplan.profiles.library import library_profile
 
 from ...profiles.public_laws import update_layout
 from ..conftest import laptop, small_profile
 from ..gpu_run import solved_on_gpus
-from .test_memory_table import BF16, at, gpu_pool
+from .test_memory_table import at, gpu_pool
 
 PROFILE = library_profile("H100", "Qwen2.5-32B")
 LINK = colocation.host_bytes_per_s(GPUS["H100"])
@@ -130,9 +128,8 @@ def test_what_fits_beside_a_cache_by_need_stays_and_costs_no_turns():
     full = Engines(entry, entry.layout)
     assert turns_take(profile, pool, full, layout) == (sleep_and_wake_s(profile, 1), moves_s) and moves_s > 0
     assert turns_take(profile, pool, dataclasses.replace(full, kv_tokens=tokens), layout) == (0.0, 0.0)
-    held = {
-        bar.phase: bar for bar in device_bars(profile, pool, 2, dataclasses.replace(full, kv_tokens=tokens), layout)
-    }
+    memory = JobMemory(profile, JobPools(pool), "bfloat16")
+    held = {use.phase: use for use in memory.on_devices(dataclasses.replace(full, kv_tokens=tokens), layout)}
     assert held["train"].fits and held["train"].holds_bytes["kv_cache"] == pytest.approx(1e9, rel=1e-3)
     assert held["rollout"].holds_bytes["trainer_optimizer"] == pytest.approx(8 * 7.615617e9 / 8, rel=1e-3)
     # As much more cache as there is room for, and a little more: the states stay, and engines and training take turns.
@@ -168,7 +165,8 @@ def test_a_checkpoint_stops_training_while_ranks_copy_their_states():
     assert staging_s(small_profile(model_parameters=10**9), update_layout(2)) == pytest.approx(6e9 / copy)
     # Each tensor-parallel rank holds the embedding.
     layout = update_layout(8, tp=8)
-    held = host_memory.trainers_on_host(PROFILE, gpu_pool().pools["main"], 2, layout, 8, "train")["checkpoint_copy"]
+    memory = JobMemory(PROFILE, JobPools(gpu_pool().pools["main"]), "bfloat16")
+    held = memory.trainers_on_host(layout, 8, "train")["checkpoint_copy"]
     rank_parameters = trained_parameters(PROFILE, layout)
     assert held == pytest.approx(8 * 12 * rank_parameters)
     assert rank_parameters > 1.1 * PROFILE.model_parameters / 64
@@ -210,24 +208,25 @@ def test_engines_and_trainers_apart_neither_sleep_nor_move_states():
 
 def test_each_pool_has_bars_and_nothing_of_a_trainer_leaves_its_gpu():
     kinds = [(engines_of(PROFILE, FOUR_OF_8), update_layout(32))]
-    bars = memory_table(PROFILE, apart(), BF16, NodesTaken(4, 4), kinds)
+    bars = JobMemory(PROFILE, apart(), "bfloat16").table(NodesTaken(4, 4), kinds)
     assert {bar.side for bar in bars} == {"engines", "trainers"}
     for bar in bars:
         held = " ".join(bar.holds_bytes)
         assert ("engine" in held) <= (bar.side == "engines") and ("trainer" in held) <= (bar.side == "trainers")
-    turns = memory_table(PROFILE, JobPools(apart().rollout), BF16, NodesTaken(4), kinds)
+    turns = JobMemory(PROFILE, JobPools(apart().rollout), "bfloat16").table(NodesTaken(4), kinds)
     assert at(turns, "host", "rollout").holds_bytes["trainer_optimizer"] > 50e9, "beside engines it leaves the GPU"
     assert not any("trainer_optimizer" in bar.holds_bytes for bar in bars if bar.place == "host")
     assert at(bars, "device", "train").needed_bytes == at(turns, "device", "train").needed_bytes
 
 
 def test_a_node_holds_buckets_of_travelling_weights_and_not_the_model():
-    assert host_memory.BUCKET_BYTES == BUCKET_BYTES
+    assert memory_table.BUCKET_BYTES == BUCKET_BYTES
+    memory = JobMemory(PROFILE, apart(), "bfloat16")
     embedding = 2 * 152064 * 5120  # Qwen2.5-32B: its largest tensor is larger than a bucket
-    assert host_memory.weights_under_way(PROFILE, 2, "both") == 3 * embedding
-    assert host_memory.weights_under_way(PROFILE, 2, "trainers") == embedding
-    unknown = small_profile()
-    assert host_memory.weights_under_way(unknown, 4, "both") == 4 * unknown.model_parameters, "as by a file"
+    assert memory.weights_under_way("both") == 3 * embedding
+    assert memory.weights_under_way("trainers") == embedding
+    unknown = JobMemory(small_profile(), apart(), "float32")
+    assert unknown.weights_under_way("both") == 4 * small_profile().model_parameters, "as by a file"
 
 
 def test_a_transfer_waits_for_a_slow_link_alone():

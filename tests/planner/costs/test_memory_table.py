@@ -10,15 +10,12 @@ from hypothesis import strategies as st
 
 from rlplan.planner.choose.candidates.candidate_space import enumerate_space
 from rlplan.planner.choose.candidates.engine_layouts import feasible_layouts
-from rlplan.planner.choose.candidates.memory_fit import fitting_beside
 from rlplan.planner.choose.candidates.pool_choice import choose_pools
+from rlplan.planner.choose.candidates.update_layouts import fitting_beside
 from rlplan.planner.choose.plan_limits import Limits
-from rlplan.planner.costs.decode_costs import engines_of
-from rlplan.planner.costs.device_memory import device_bars
-from rlplan.planner.costs.host_memory import engine_share, trainer_share
+from rlplan.planner.costs.decode_costs import engines_of, layout_cost
 from rlplan.planner.costs.job_pools import JobPools, NodesTaken
-from rlplan.planner.costs.memory_bars import PHASES, WEIGHT_BYTES, Bar, gb, largest
-from rlplan.planner.costs.memory_table import memory_table
+from rlplan.planner.costs.memory_table import PHASES, JobMemory, MemoryUse, engines_on_host, largest
 from rlplan.planner.costs.update_costs import train_costs
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.plans.schema.levers import EngineLayout
@@ -30,7 +27,6 @@ from rlplan.profiles.library import library_names, library_profile
 from ...profiles.public_laws import update_layout
 from ..conftest import heavy_trace, laptop, rollout, small_job, small_profile
 
-BF16 = WEIGHT_BYTES["bfloat16"]
 H100 = {"kind": "cuda", "name": "H100", "per_node": 8, "memory_bytes": 80 * 10**9}
 SIZES = {"prompts_per_step": 8, "samples_per_prompt": 4, "max_prompt_tokens": 96, "max_response_tokens": 1024}
 PROFILE = library_profile("H100", "Qwen2.5-32B")
@@ -48,8 +44,8 @@ def gpu_job(dtype="bfloat16"):
 
 def table(model, layout, trainers, nodes=8, **pool):
     profile = library_profile("H100", model)
-    machines = gpu_pool(nodes, **pool).pools["main"]
-    return memory_table(profile, JobPools(machines), BF16, NodesTaken(nodes), [(engines_of(profile, layout), trainers)])
+    memory = JobMemory(profile, JobPools(gpu_pool(nodes, **pool).pools["main"]), "bfloat16")
+    return memory.table(NodesTaken(nodes), [(engines_of(profile, layout), trainers)])
 
 
 def layouts_of(cluster, job, profile):
@@ -73,11 +69,10 @@ def test_each_phase_has_bars_of_who_takes_its_turn():
 
 
 def test_a_bar_is_what_is_kept_and_the_largest_of_its_moments():
-    bar = Bar("device", "train", 0, {"a": 5.0}, {"now": {"b": 2.0, "c": 1.0}, "then": {"d": 4.0}}, 9.0)
+    bar = MemoryUse("device", "train", 0, {"a": 5.0}, {"now": {"b": 2.0, "c": 1.0}, "then": {"d": 4.0}}, 9.0)
     assert bar.holds_bytes == {"a": 5.0, "d": 4.0} and bar.needed_bytes == 9.0 and bar.fits
-    assert not Bar("device", "train", 0, {"a": 5.0}, {"now": {"b": 4.5}}, 9.0).fits
+    assert not MemoryUse("device", "train", 0, {"a": 5.0}, {"now": {"b": 4.5}}, 9.0).fits
     assert largest({"a": 1e6, "b_c": 262e9, "d": 2e12, "e": 1e9}) == "d 2 TB, b c 262 GB, e 1 GB"
-    assert gb(999e6) == "999 MB"
 
 
 def test_engines_and_what_stays_beside_them_leave_slack():
@@ -87,15 +82,17 @@ def test_engines_and_what_stays_beside_them_leave_slack():
         assert decoding.holds_bytes["slack"] > 2e9 and decoding.fits
         engine = {"engine_weights", "kv_cache", "engine_activations_and_graphs"}
         assert sum(decoding.holds_bytes[name] for name in engine) == pytest.approx(0.9 * 80e9, rel=1e-6)
-    cpu = device_bars(small_profile(), laptop().pools["main"], 4, engines_of(small_profile(), EngineLayout(1, 2)), None)
+    on_cpu = JobMemory(small_profile(), JobPools(laptop().pools["main"]), "float32")
+    cpu = on_cpu.engines_alone(engines_of(small_profile(), EngineLayout(1, 2)))
     assert not any("slack" in bar.holds_bytes for bar in cpu), "a laptop's engines have what they are given"
 
 
 def test_a_trainers_bar_is_the_laws_peak_and_what_sleeps_beside_it():
     costs = train_costs(PROFILE, 64, (16896,))
     assert len(costs) > 10
+    memory = JobMemory(PROFILE, JobPools(gpu_pool().pools["main"]), "bfloat16")
     for cost in costs:
-        bars = device_bars(PROFILE, gpu_pool().pools["main"], BF16, engines_of(PROFILE, FOURS), cost.layout)
+        bars = memory.on_devices(engines_of(PROFILE, FOURS), cost.layout)
         bar = at(bars, "device", "train")
         free = bar.holds_bytes["reserve"] + bar.holds_bytes["slack"]
         assert bar.needed_bytes - free == pytest.approx(cost.peak_bytes, rel=1e-6) and bar.fits
@@ -146,8 +143,8 @@ def test_on_a_cpu_the_host_holds_trainers_and_engines_of_both_kinds():
         (engines_of(profile, layout), update_layout(1, micro_batch_tokens=1024))
         for layout in (EngineLayout(1, 2), EngineLayout(2, 1))
     ]
-    bars = memory_table(profile, JobPools(laptop().pools["main"]), 4, NodesTaken(1), kinds)
-    held = sum(engine_share(profile, engines).on_node(1) for engines, _ in kinds)
+    bars = JobMemory(profile, JobPools(laptop().pools["main"]), "float32").table(NodesTaken(1), kinds)
+    held = sum(sum(engines_on_host(profile, engines, 1).values()) for engines, _ in kinds)
     for phase in PHASES:
         (one, other) = (bar for bar in bars if (bar.place, bar.phase) == ("host", phase))
         trainer = {"rollout": 24, "train": 28, "sync": 24 + 4}[phase] * profile.model_parameters
@@ -177,15 +174,16 @@ def test_the_program_adds_up_host_memory_as_the_table_does(short, long, train, l
         known = sorted({entry.tp for entry in profile.rollout})
         short, long = (EngineLayout(known[k.tp % len(known)], k.engines) for k in (short, long))
     kinds = [(engines_of(profile, k), t) for k, t in ((short, train), (long, long_train))]
-    bars = [bar for bar in memory_table(profile, JobPools(pool), BF16, NodesTaken(nodes), kinds) if bar.place == "host"]
+    memory = JobMemory(profile, JobPools(pool), "bfloat16")
+    bars = [bar for bar in memory.table(NodesTaken(nodes), kinds) if bar.place == "host"]
     limits = Limits(
         group_size=4,
         mean_tokens=1.0,
         bias_budget=math.inf,
         slo=False,
         host_memory_bytes=pool.host_memory_bytes,
-        host_bytes={k: round(engine_share(profile, engines_of(profile, k)).on_node(1)) for k in (short, long)},
-        train_host=tuple(trainer_share(profile, pool, BF16, t) for t in (train, long_train)),
+        host_bytes={k: layout_cost(profile, k).host_bytes for k in (short, long)},
+        train_host=tuple(memory.trainer_share(t) for t in (train, long_train)),
         pool_nodes=16,
     )
     assert limits.on_node([short, long], [0, 1], nodes) == pytest.approx(max(b.needed_bytes for b in bars), rel=1e-8)
@@ -225,7 +223,7 @@ def test_an_update_that_fits_beside_no_engines_says_what_it_takes():
 
     def fitting(memory_bytes):
         pools = JobPools(laptop(host_memory_bytes=memory_bytes).pools["main"])
-        return fitting_beside([cost], [EngineLayout(2, 1)], profile, pools, 4)
+        return fitting_beside([cost], [EngineLayout(2, 1)], JobMemory(profile, pools, "float32"))
 
     with pytest.raises(Infeasible, match="trainer optimizer 8 GB"):
         fitting(20 * 10**9)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.costs.decode_costs import decode_cost
-from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost, crowding, slower_of, slowest_of
+from rlplan.planner.costs.reward_costs import NO_TIMEOUT, ExecutionTimes, RewardCost, crowding, slower_of, slowest_of
 from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.costs.update_costs import train_cost
 from rlplan.planner.lengths.draws import Draws
@@ -25,12 +25,12 @@ from rlplan.rounds.timeouts import TimeoutSpec
 from ..conftest import heavy_trace, small_profile
 
 PUBLISHED = TimeoutSpec(30.0, 2.0, 1.5)
-SANDBOX = Executions(correct_s=(0.03, 0.05, 4.0), wrong_s=(0.03,) * 9 + (30.0,), correct=0.5, unsolved=0.2)
+SANDBOX = ExecutionTimes(correct_s=(0.03, 0.05, 4.0), wrong_s=(0.03,) * 9 + (30.0,), correct=0.5, unsolved=0.2)
 
 sample_draws = st.floats(0, 1, exclude_max=True)
 shares = st.sampled_from([0.0, 0.4, 1.0]) | st.floats(0, 1)
 seconds = st.lists(st.floats(0, 40), min_size=1, max_size=5).map(lambda values: tuple(sorted(values)))
-laws = st.builds(Executions, seconds, seconds, shares, shares)
+laws = st.builds(ExecutionTimes, seconds, seconds, shares, shares)
 specs = st.sampled_from([NO_TIMEOUT, TimeoutSpec(30.0), PUBLISHED, TimeoutSpec(7.0, 0.1, 1.0)])
 
 
@@ -89,7 +89,7 @@ def test_a_run_learns_its_deadlines_from_the_first_epoch() -> None:
     draws = Draws(fit_lengths(heavy_trace()), 0, 4)
 
     def exposed_s(timeout: TimeoutSpec) -> list[float]:
-        solved = Executions((0.03, 0.05), (0.03, 30.0), correct=0.6, unsolved=0.0)
+        solved = ExecutionTimes((0.03, 0.05), (0.03, 30.0), correct=0.6, unsolved=0.0)
         run = simulate_run(spec, kind, kind, RewardCost(64, 0.0, 0.0, solved, timeout), draws, 0, 32, epochs=2)
         return [sum(s.reward_exposed_s for s in run.steps if s.epoch == epoch) for epoch in (0, 1)]
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rlplan.planner.lengths.length_drift import fit_drift
+from rlplan.planner.lengths.length_fit import fit_drift
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 
 CAP = 100_000

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlplan.planner.lengths.length_fit import fit_marginal
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
-from rlplan.planner.lengths.length_tail import fit_marginal
 from rlplan.profiles.length_tables import ASSUMED_ICC
 from rlplan.profiles.length_trace import LengthRow, LengthTrace, intraclass_correlation
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.copula_trace import copula_lengths
-from rlplan.planner.lengths.copula_lengths import Marginal
 from rlplan.planner.lengths.table_lengths import (
+    PublishedLengths,
     TableTrace,
     Variation,
     changed_table,
@@ -128,7 +128,7 @@ def test_a_smaller_cap_cuts_and_a_larger_one_continues_the_tail() -> None:
     cut = copula_lengths(CDF, 0.2, 1000, 200, 10, seed=4)
     assert cut.cap_tokens == 1000 and max(r.tokens for r in cut.rows) == 1000
     assert np.mean([r.truncated for r in cut.rows]) == pytest.approx(0.08, abs=0.002)
-    index = Marginal.of(CDF).tail_index
+    index = PublishedLengths.of(CDF).tail_index
     longer = copula_lengths(CDF, 0.2, 16_000, 1000, 10, seed=4)
     assert np.mean([r.truncated for r in longer.rows]) == pytest.approx(0.02 * 4**-index, abs=0.001)
     # The same luck: what ended within the published cap is not touched by a larger one.
@@ -138,14 +138,14 @@ def test_a_smaller_cap_cuts_and_a_larger_one_continues_the_tail() -> None:
 
 def test_the_tail_index_of_a_power_law_is_found_through_the_censoring() -> None:
     points = [(float(x), 1.0 - (100 / x) ** 1.3) for x in np.geomspace(100, 5000, 80)]
-    assert Marginal.of(points).tail_index == pytest.approx(1.3, rel=0.02)
+    assert PublishedLengths.of(points).tail_index == pytest.approx(1.3, rel=0.02)
     complete = [(10.0, 0.5), (20.0, 1.0)]
-    assert Marginal.of(complete).tail_index == math.inf
+    assert PublishedLengths.of(complete).tail_index == math.inf
     assert lengths_of(copula_lengths(complete, 0.1, 10_000, 50, 4)).max() <= 20
 
 
 def test_a_sparse_tail_is_a_line_in_log_log() -> None:
-    marginal = Marginal.of([(1.0, 0.0), (4000.0, 0.95), (16_000.0, 0.99)])
+    marginal = PublishedLengths.of([(1.0, 0.0), (4000.0, 0.95), (16_000.0, 0.99)])
     middle = marginal.quantiles(np.array([1 - math.sqrt(0.05 * 0.01)]))
     assert middle[0] == pytest.approx(8000)
 
@@ -179,7 +179,7 @@ def test_quantiles_never_fall_and_lengths_stay_within_the_cap(steps, cap, ranks)
     for more, weight in steps:
         tokens, share = tokens + more, share + weight / whole
         cdf.append((float(tokens), share))
-    quantiles = Marginal.of(cdf).quantiles(np.sort(ranks))
+    quantiles = PublishedLengths.of(cdf).quantiles(np.sort(ranks))
     assert (np.diff(quantiles) >= -1e-9 * quantiles[1:]).all() and (quantiles >= 1 - 1e-9).all()
     lengths = lengths_of(copula_lengths(cdf, 0.3, cap, 6, 3))
     assert lengths.min() >= 1 and lengths.max() <= cap

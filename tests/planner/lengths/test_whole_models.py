@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlplan.planner.lengths.length_cautions import at_cap, extrapolated
-from rlplan.planner.lengths.length_drift import fit_drift
+from rlplan.planner.lengths.length_fit import fit_drift
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.lengths.loss_divisors import cut_share, expected_loss, kind_norms
-from rlplan.planner.lengths.table_lengths import named_lengths, shown_table
+from rlplan.planner.lengths.table_lengths import extrapolated, named_lengths, shown_table
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_trace import LengthTrace
 
@@ -52,14 +51,14 @@ def test_what_is_told_of_lengths_is_as_it_was():
             "spread": float(model.locations.std()),
             "of prompts": [float(row.mean()) for row in model.tables[:6]],
             "another": [other.mean_tokens, other.quantiles()],
-            "cautions": [model.caution, at_cap(model), extrapolated(model, trace)],
+            "cautions": [model.caution, model.at_cap, extrapolated(model, trace)],
         }
     told["varied"] = {
         f"{key} {place}": dataclasses.asdict(table.varied(one).summary())
         for key, pair in table.variations().items()
         for place, one in enumerate(pair)
     }
-    told["drift"] = dataclasses.asdict(fit_drift(LengthTrace(epochs, CAP)))
+    told["drift"] = fit_drift(LengthTrace(epochs, CAP)).model_dump()
     told["shown"] = [shown_table("math-16k,scale=0.8")[0].model_dump(mode="json")]
     same_as_golden(list(flat(told)), Path(__file__).with_name("golden") / "lengths.txt")
 

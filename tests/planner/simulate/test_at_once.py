@@ -17,7 +17,7 @@ from rlplan.planner.simulate.columns import whole_columns as columns
 from rlplan.planner.simulate.columns.column_setting import AsWritten, kv_peak
 from rlplan.planner.simulate.columns.whole_columns import long_draws
 from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
-from rlplan.rounds.balance import Balancer
+from rlplan.rounds.balancing.placement import Balancer
 from rlplan.rounds.machines.events import Finished, SampleKey
 from rlplan.rounds.machines.exact import MAX_DRAWS, ExactQueueRound, most_draws_at_once
 from rlplan.rounds.machines.race import RaceRound

@@ -11,7 +11,7 @@ from numba.core import caching
 
 from rlplan.planner.costs.decode_costs import ChangeCost, DecodeCost
 from rlplan.planner.costs.draft_costs import Drafts, drafted
-from rlplan.planner.costs.reward_costs import NO_TIMEOUT, Executions, RewardCost
+from rlplan.planner.costs.reward_costs import NO_TIMEOUT, ExecutionTimes, RewardCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws, SimulatedRound
 from rlplan.plans.schema.levers import EngineLayout, RoundHandOver, RoundPrefix, RoundTail
@@ -111,7 +111,7 @@ def costs(draw, engines: int = 1) -> DecodeCost:
 
 
 executions = st.builds(
-    Executions,
+    ExecutionTimes,
     correct_s=st.sampled_from([(0.3,), (0.1, 1.7, 9.0)]),
     wrong_s=st.sampled_from([(0.4,), (0.2, 0.3, 30.0)]),
     correct=st.sampled_from([0.0, 0.31, 1.0]),

@@ -15,7 +15,7 @@ from rlplan.planner.simulate.reference_engine import Engine, EngineSample
 from rlplan.planner.simulate.reference_round import RoundLengths, simulate_round
 from rlplan.planner.simulate.round_arrays import RoundTimes
 from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
-from rlplan.rounds.balance import Balancer
+from rlplan.rounds.balancing.placement import Balancer
 from rlplan.rounds.machines.events import Abort, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from rlplan.rounds.machines.exact import ExactQueueRound, ExactShortRound
 from rlplan.rounds.machines.race import RaceRound

@@ -10,6 +10,7 @@ import pytest
 
 from rlplan.planner import plan_gain
 from rlplan.planner.costs.job_pools import JobPools
+from rlplan.planner.costs.memory_table import JobMemory
 from rlplan.planner.costs.round_costs import nodes_of
 from rlplan.planner.tune import tune as tuning
 from rlplan.planner.tune.refit import TRANSFER
@@ -156,7 +157,7 @@ def test_nodes_do_not_depend_on_the_size_of_planned_caches():
     ]
     for gigabytes in range(50, 400, 10):
         pools = JobPools(gpu_cluster(nodes=4, host_memory_bytes=gigabytes * 10**9).pools["main"])
-        few, many = (nodes_of(plan.job, base.profile, pools, 2) for plan in plans)
+        few, many = (nodes_of(plan.job, JobMemory(base.profile, pools, "bfloat16")) for plan in plans)
         assert few == many, gigabytes
 
 
@@ -164,7 +165,7 @@ def test_a_plan_for_the_fewest_usd_is_tuned_by_usd(tmp_path):
     base = solved_on_gpus()
     plan = changed(base.plan, {"objective": "usd_per_sample"}, rollout={"engines": 4, "tp": 4, "max_num_seqs": 8})
     documents = dataclasses.replace(base, plan=plan, cluster=gpu_cluster(nodes=2))
-    assert nodes_of(plan.job, base.profile, JobPools(documents.cluster.pools["main"]), 2) == (2, 0)
+    assert nodes_of(plan.job, JobMemory(base.profile, JobPools(documents.cluster.pools["main"]), "bfloat16")) == (2, 0)
     result = tuned(tmp_path / "r", documents)
     assert result.plan.predicted.nodes == 1 and result.plan.solver.objective == "usd_per_sample"
     # Two nodes are quicker, and not twice as quick.

@@ -15,7 +15,6 @@ from rlplan.executor.trainer.policy.load_policy import LayerForwards, load_polic
 from rlplan.executor.trainer.policy.rank_mesh import join
 from rlplan.plans.facts.config_shape import architecture_from_config
 from rlplan.plans.schema.levers import UpdateLayout
-from rlplan.profiles.laws.layer_memory import token_bytes
 from rlplan.profiles.laws.rank_memory import (
     BUCKET_PARAMETERS,
     LOGIT_BLOCK,
@@ -24,6 +23,7 @@ from rlplan.profiles.laws.rank_memory import (
     layer_parameters,
     rank_parameters,
     rank_peak_bytes,
+    token_bytes,
     train_memory,
 )
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey, defers
 from rlplan.planner.costs.decode_costs import DecodeCost
-from rlplan.planner.costs.reward_costs import Executions, RewardCost
+from rlplan.planner.costs.reward_costs import ExecutionTimes, RewardCost
 from rlplan.planner.costs.update_costs import TrainCost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
@@ -137,7 +137,7 @@ def test_a_cell_is_as_crowded_as_its_round(engines: int, target: int) -> None:
 
 
 FEW = EngineLayout(2, 8)
-UNLIKE = RewardCost(2 * LEAST_WORKERS, 0.0, 0.0, Executions((0.1,), (0.2, 9.0), 0.5, 0.1), TimeoutSpec(10.0))
+UNLIKE = RewardCost(2 * LEAST_WORKERS, 0.0, 0.0, ExecutionTimes((0.1,), (0.2, 9.0), 0.5, 0.1), TimeoutSpec(10.0))
 LONG = LongKey(RACE.deferral, 1, LAYOUT)
 
 
@@ -174,7 +174,7 @@ def test_large_rounds_on_few_engines_are_simulated_whole_but_fewer() -> None:
 
 @pytest.mark.parametrize("workers", [1, 5, 64, 100])
 def test_the_shares_of_reward_workers_score_as_many_a_second(workers: int) -> None:
-    executions = Executions((0.5, 1.0), (0.2, 30.0), 0.5, 0.1)
+    executions = ExecutionTimes((0.5, 1.0), (0.2, 30.0), 0.5, 0.1)
     reward = RewardCost(workers, 0.4, 60.0, executions, TimeoutSpec(20.0, 2.0, 1.5))
     for parts in (1.0, 3.9, 16.0):
         share = reward_share(reward, parts)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
-from rlplan.planner.costs.reward_costs import Executions
+from rlplan.planner.costs.reward_costs import ExecutionTimes
 from rlplan.planner.lengths.draws import Draws, prompt_name
 from rlplan.planner.simulate.columns.round_log import RoundLog, mean, standard_error
 from rlplan.planner.simulate.columns.whole_columns import (
@@ -102,7 +102,7 @@ def test_extending_a_column_in_parts_gives_the_same_rounds(setting: Setting, sha
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_columns_are_the_same_by_reference_and_compiled_machines(setting: Setting, dynamic: bool) -> None:
-    executions = Executions((0.01, 0.2), (0.01, 0.02, 0.5), 0.4, 0.3) if dynamic else None
+    executions = ExecutionTimes((0.01, 0.2), (0.01, 0.02, 0.5), 0.4, 0.3) if dynamic else None
     reward = dataclasses.replace(setting.reward, executions=executions, timeout=TimeoutSpec(0.4, 0.05, 1.5))
 
     def logs(reference: bool) -> list[RoundLog]:
