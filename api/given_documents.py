@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..profiles.length_trace import LengthTrace
     from ..profiles.profile_schema import Profile
 
+
 M = TypeVar("M", bound="BaseModel")
 
 File = str | os.PathLike[str]
@@ -173,7 +174,7 @@ def inputs_of(
     plan_path: Path, cluster_path: Path, job_path: Path, profile_path: Path, profile: Profile, lengths: LengthsInput
 ) -> Inputs:
     """The inputs of the plan at `plan_path`: paths relative to its folder, and digests of the files as they are now."""
-    from ..plans.facts.solver_read import solver_read
+    from ..plans.facts.digest import solver_read
     from ..plans.schema.plan import InputFile, Inputs, ProfileFile
 
     facts = {"provenance": profile.provenance, "reward_audit": profile.reward_audit}

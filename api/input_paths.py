@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..plans.check.input_rules import input_files, input_path
+from ..plans.check.solved_rules import input_files, input_path
 from ..plans.schema.job import Job, job_paths
 from ..plans.schema.plan import load_plan
 from ..plans.yaml.errors import InputError

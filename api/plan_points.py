@@ -19,7 +19,7 @@ from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.groups_plan import GroupsPlan
 from ..plans.schema.job import load_job
-from ..plans.schema.workload import Source, Workload
+from ..plans.schema.workload import PhaseSource, Workload
 from ..plans.yaml.errors import Infeasible, InputError
 from ..plans.yaml.yaml_io import error_at, load
 from ..profiles.length_tables import table_names
@@ -57,7 +57,7 @@ def plan_neighbours(path: Path, workload: Workload, cluster: Cluster, plan: Grou
     return new
 
 
-def _planned_here(workload: Workload) -> list[tuple[str, Source]]:
+def _planned_here(workload: Workload) -> list[tuple[str, PhaseSource]]:
     sources = ((name, job.source) for name, job in sorted(workload.jobs.items()))
     return [(name, source) for name, source in sources if source is not None and source.job is not None]
 
@@ -65,7 +65,7 @@ def _planned_here(workload: Workload) -> list[tuple[str, Source]]:
 class _Front:
     """Plans points of one job, each into its file."""
 
-    def __init__(self, path: Path, name: str, source: Source, cluster: Cluster, notify: Notify) -> None:
+    def __init__(self, path: Path, name: str, source: PhaseSource, cluster: Cluster, notify: Notify) -> None:
         assert source.job is not None, "it is planned here"
         self.path, self.name, self.notify, self.source = path, name, notify, source
         self.job_path, self.cluster_path = path.parent / source.job, path.parent / load(path, Workload).cluster

@@ -20,9 +20,8 @@ from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, job_paths, model_folder, objective_of
 from ..plans.schema.plan import Inputs, Plan
-from ..plans.yaml.editor_schemas import write_document
 from ..plans.yaml.errors import InputError, joined
-from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, load, loads
+from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, load, loads, write_document
 from ..profiles.fitness import differences, machine_of, unfit
 from ..profiles.hardware import gpu_of
 from ..profiles.length_trace import LengthTrace

@@ -33,7 +33,7 @@ from typing import Any
 
 import click
 
-from rlplan.cli.manual import PAGES
+from rlplan.cli.main import PAGES
 
 from .entry import as_json_option, run, tell
 

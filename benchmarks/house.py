@@ -17,6 +17,9 @@ said; lines are non-blank ones:
 - response_files: files of the executor that take, return, keep or make, by their annotations and calls, an object that
   holds a response: of a class with a field of its tokens (RESPONSE_FIELDS), or with a field of such a class.
 
+Before the house was made lighter (commit b9156048): 80,506 lines in 639 modules, 56 single importers, 47, 31 and 38
+files in the order above, 46 class names, 50 pairs of folders, 14,365 lines of benchmarks, 44,407 of tests.
+
 What is traced are the first 12 calls of each function; a second that is only added to another is not followed further.
 """
 

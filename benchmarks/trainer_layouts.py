@@ -28,7 +28,7 @@ from typing import Any
 
 import click
 
-from rlplan.plans.facts.config_shape import architecture_from_config
+from rlplan.plans.facts.model_shape import architecture_from_config
 from rlplan.plans.schema.levers import UpdateLayout
 from rlplan.profiles.laws.rank_memory import rank_peak_bytes
 

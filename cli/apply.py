@@ -121,7 +121,7 @@ def _tell_changes(moves: dict[str, Any], shown: dict[str, str]) -> None:
 
 def _told(moves: dict[str, Any], as_json: bool) -> int:
     """Print the moves; returns the exit code."""
-    from .many_jobs.groups_status_text import moves_lines
+    from .screens.groups_text import moves_lines
 
     click.echo(json.dumps(moves) if as_json else "\n".join(moves_lines(moves)))
     return EXIT_FAILED if any(move.get("state") == "failed" for move in moves["moves"]) else 0

@@ -82,7 +82,7 @@ def check_command(
     --executor that is a finding: exit code 0 then means that rlplan execute can run all of them.
     """
     from ..api.input_paths import check_target
-    from ..plans.check.annotations import annotation, is_sarif, sarif
+    from ..plans.check.finding import annotation, is_sarif, sarif
     from ..plans.check.rules import RULES, table
     from ..plans.yaml.yaml_io import atomic_write
 
@@ -94,7 +94,7 @@ def check_command(
         raise click.UsageError("name at least one file, or --rules")
 
     from ..api.check_files import check
-    from .shared.progress import share
+    from .shared.output import share
 
     if sarif_path is not None:
         check_target(sarif_path, *map(Path, plans), force=is_sarif(sarif_path))

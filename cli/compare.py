@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ..plans.facts.compared_plans import ComparedPoint
 
+
 WIDE_BAR, NARROW_BAR = 12, 8
 WIDE = 118
 """Least width in characters at which the table has the column `bottleneck`; a narrower terminal gets lines below it."""
@@ -95,8 +96,7 @@ def compare_command(
     from ..plans.yaml.yaml_io import atomic_write, document_kind, load
     from ..profiles.fitness import unfit
     from ..profiles.profile_schema import Profile
-    from .shared.paths import check_stdout
-    from .shared.progress import share
+    from .shared.output import check_stdout, share
 
     jobs = [path for path in paths if path.is_dir() or not path.exists() or document_kind(path) != "rlplan_cluster"]
     cluster_paths = (*(path for path in paths if path not in jobs), *cluster_paths)
@@ -147,7 +147,7 @@ def compare_command(
         points = list(compare(wanted, lengths, inputs, options, update, files.model_folder))
     result = _data(job.name, vary, points)
     if html is not None:
-        from ..plans.page import comparison_page
+        from ..plans.page.page_of_compare import comparison_page
 
         atomic_write(html, comparison_page(points, job=job.name, title=f"{job.name}: {len(points)} plans compared"))
         result["html"] = str(html)
@@ -179,7 +179,7 @@ def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
     from rich.console import Console
 
     from .screens.bars import ASCII
-    from .shared.paths import tell
+    from .shared.output import tell
 
     console = Console(highlight=False)
     with console.capture() as capture:
@@ -231,7 +231,7 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
 def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
     """Lines below the table: its columns, the fastest and the cheapest plan, points without a plan, and notes."""
     from ..plans.facts.compared_plans import assumed_line, binds, cheapest, fastest
-    from ..plans.phrases.caveats import cut_text
+    from ..plans.facts.plan_text import cut_text
 
     best, least = fastest(points), cheapest(points)
     cut = "; cut: share of the trained samples that the job's cap cuts" * wide

@@ -1,10 +1,66 @@
-"""`rlplan diff OLD NEW`"""
+"""`rlplan diff OLD NEW`: a report as JSON, as markdown, or as tables that are readable at 80 columns without colour."""
 
 from __future__ import annotations
 
 import json
 
 import click
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ..plans.diff.review import Report, ReportRow, Section, fold
+from ..plans.phrases.sentences import one_line
+
+_STYLE = {1: "green", -1: "red", 0: ""}
+_MOST_ROWS = 20  # of a table, without --full
+
+
+def render(report: Report, full: bool) -> Group:
+    """The report as text for rich; tables are cut to twenty rows unless `full`."""
+    renderables: list[RenderableType] = [_text_line(report.title, "bold"), _text_line(report.verdict, "bold")]
+    renderables += [_text_line(f"! {warning}", "yellow") for warning in report.warnings]
+    for section in report.sections:
+        if not section.rows:
+            continue
+        rows, left = (list(section.rows), 0) if full else fold(section.rows, _MOST_ROWS)
+        noted = any(row.note for row in rows)
+        renderables += [Text(), *(_list(section, rows) if noted else [_text_table(section, rows)])]
+        if left:
+            renderables.append(Text(f"… and {left} more; --full shows them", style="dim"))
+        if section.rest:
+            renderables.append(_text_line(section.rest, "dim"))
+    if report.remarks:
+        renderables.append(Text())
+    renderables += [_text_line(remark, "dim") for remark in report.remarks]
+    return Group(*renderables)
+
+
+def _text_table(section: Section, rows: list[ReportRow]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for index, column in enumerate(section.columns):
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold", no_wrap=index == 0)
+    for row in rows:
+        style = _STYLE[row.tone]
+        table.add_row(*(_text_line(cell, style if index else "") for index, cell in enumerate(row.cells)))
+    return table
+
+
+def _list(section: Section, rows: list[ReportRow]) -> list[RenderableType]:
+    """Rows with notes: on one line key, old -> new; below it the note."""
+    titles = [column.title for column in section.columns]
+    renderables: list[RenderableType] = [Text(f"{titles[0]}, {' -> '.join(titles[1:])}", style="bold")]
+    for row in rows:
+        key, *sides = row.cells
+        renderables.append(_text_line(f"{key}  {' -> '.join(sides)}", _STYLE[row.tone]))
+        if row.note:
+            renderables.append(Padding(_text_line(row.note, "dim"), (0, 0, 0, 4), expand=False))
+    return renderables
+
+
+def _text_line(text: str, style: str) -> Text:
+    return Text(one_line(text), style=style)
 
 
 @click.command("diff")
@@ -36,8 +92,6 @@ def diff_command(old: str, new: str, markdown: bool, as_json: bool, exit_code: b
         click.echo(difference.markdown(None) if full else difference.markdown(), nl=False)
     else:
         from rich.console import Console
-
-        from ..plans.diff.terminal_text import render
 
         Console(highlight=False).print(render(difference.report, full), soft_wrap=False)
     return 1 if exit_code and not difference.same else 0

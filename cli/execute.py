@@ -1,11 +1,12 @@
-"""`rlplan execute PLAN...`"""
+"""`rlplan execute PLAN...` and `rlplan execute GROUPS`: jobs of co-execution groups, each by its own plan, in turns."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +15,12 @@ from .main import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED
 from .shared.options import Finite
 
 if TYPE_CHECKING:
+    from ..executor.groups.bound_driver import Proposed, ReplanInputs
+    from ..executor.groups.job_process import JobEnd
+    from ..executor.groups.prepare_group import PreparedGroup
     from ..executor.placement.seats import Placement
-    from ..executor.prepare import Execution
+    from ..executor.prepare import Execution, Options
+    from ..plans.check.finding import Finding
 
 
 @click.command("execute")
@@ -140,13 +145,12 @@ def execute_command(
             if given:
                 raise InputError(f"{option} is for the plan of one job; leave it out", str(of_groups[0]))
         from ..executor.prepare import Options
-        from .many_jobs.execute_groups import execute_groups_command
 
         options = Options(
             steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience,
             drain_queue=not no_drain,
         )  # fmt: skip
-        return execute_groups_command(of_groups[0], group, out, options, dry_run, as_json)
+        return _execute_groups(of_groups[0], group, out, options, dry_run, as_json)
     if group is not None:
         raise InputError("--group is for a plan of groups; leave it out", str(plans[0]))
 
@@ -154,7 +158,7 @@ def execute_command(
     from ..executor.prepare import Options, history_of, placement_of, prepare
     from .screens.live import LiveView
     from .shared.findings import memory_findings, must_fit_memory, with_findings
-    from .shared.progress import share
+    from .shared.output import share
 
     try:
         with share("execute") as update:
@@ -190,7 +194,6 @@ def _dry_run(
     code."""
     from ..executor.placement.live_checks import live_check
     from .shared.findings import reports
-    from .shared.placement_text import placement_data, placement_lines
 
     names = [execution.name for execution in executions]
     addresses, lack, in_cluster = live_check(placement, executions[0].pool.accelerators.kind)
@@ -254,3 +257,164 @@ def _beside_others(executions: list[Execution], placement: Placement) -> tuple[s
     except RunFailed as refusal:
         return held_text(held), str(refusal)
     return held_text(held), None
+
+
+def _execute_groups(path: Path, key: str | None, out: Path, options: Options, dry_run: bool, as_json: bool) -> int:
+    """Run all groups of a plan, or one; returns the exit code. A dry run makes the checks of a start and stops."""
+    from ..executor.groups.prepare_group import prepare_groups
+    from .shared.findings import memory_findings, must_fit_memory, reports
+
+    groups = prepare_groups(path, key, out, options.resume)
+    beyond_memory = [
+        finding for group in groups for job in group.jobs for finding in memory_findings(job.execution.plan_path)
+    ]
+    if dry_run:
+        checked = [finding for report in reports([path]) for finding in report.findings]
+        return _dry_run_of_groups(groups, [*checked, *beyond_memory], as_json)
+    must_fit_memory(beyond_memory)
+
+    from ..executor.groups.group_run import run_groups
+    from .screens.live import GroupView
+
+    view = GroupView(options.steps, quiet=as_json)
+    ends = run_groups(groups, out, key is not None, options, view, write_replan)
+    return _groups_told(ends, out, [group.key for group in groups], as_json)
+
+
+def _dry_run_of_groups(groups: Sequence[PreparedGroup], findings: Sequence[Finding], as_json: bool) -> int:
+    from ..executor.placement.live_checks import live_check_of_rooms
+
+    names = {group.key: [job.name for job in group.jobs] for group in groups}
+    rooms = [room for group in groups for room in group.rooms]
+    lack = live_check_of_rooms(rooms, groups[0].kind)
+    ok = lack is None and all(finding.warning for finding in findings)
+    code = 0 if ok else EXIT_BAD_INPUT if any(finding.bad_input for finding in findings) else EXIT_FAILED
+    texts = [finding.noted for finding in findings]
+    if as_json:
+        click.echo(json.dumps({"groups": names, "findings": texts, "shortage": lack, "ok": ok}))
+        return code
+    for text in texts:
+        click.echo(text)
+    if lack is not None:
+        click.echo(f"cluster in RAY_ADDRESS: {lack}")
+    if ok:
+        told = "; ".join(f"{key} with {', '.join(jobs)}" for key, jobs in names.items())
+        click.echo(
+            f"can be started, since inputs, memory and files are in order: {told}, on {count(len(rooms), 'node')}"
+        )
+    return code
+
+
+def _groups_told(ends: dict[str, JobEnd], out: Path, keys: list[str], as_json: bool) -> int:
+    """Print how the jobs ended; returns the exit code."""
+    from ..executor.groups.member_task import BAD_INPUT, DONE, STOPPED
+
+    codes = {end.code for end in ends.values() if not end.left} or {DONE}
+    if as_json:
+        jobs = {
+            name: {
+                "finished": end.code == DONE,
+                "left": end.left,
+                "reason": end.reason if end.code != DONE and not end.left else "",
+                "restarts": end.restarts,
+            }
+            for name, end in ends.items()
+        }
+        click.echo(json.dumps({"out": str(out), "groups": keys, "jobs": jobs, "finished": codes == {DONE}}))
+    else:
+        for name, end in ends.items():
+            click.echo(f"{name}: {_how_ended(end)}")
+        click.echo(f"see: rlplan report {out}")
+    if codes == {DONE}:
+        return 0
+    if codes <= {DONE, STOPPED}:
+        return EXIT_INTERRUPTED
+    return EXIT_BAD_INPUT if BAD_INPUT in codes else EXIT_FAILED
+
+
+def _how_ended(end: JobEnd) -> str:
+    from ..executor.groups.member_task import DONE, STOPPED
+
+    if end.left:
+        return "left with a checkpoint, since a plan without it was applied"
+    if end.code == DONE:
+        return "done"
+    return "stopped with a checkpoint; continue with --resume" if end.code == STOPPED else f"failed: {end.reason}"
+
+
+def write_replan(given: ReplanInputs, path: Path) -> Proposed:
+    """Write a re-plan to a path. Raises InputError, Infeasible."""
+    from ..executor.groups.bound_driver import Proposed
+    from ..planner.groups.propose_replan import propose_replan
+    from ..plans.check.plan_check import input_path
+    from ..plans.diff.auto_apply import may_apply
+    from ..plans.diff.groups_diff import diff_groups
+    from ..plans.diff.input_diff import InputFiles
+    from ..plans.schema.groups_plan import load_groups_plan
+    from ..plans.schema.site_rules import find_site_rules, load_site_rules
+    from ..plans.yaml.yaml_io import dump, sha256_file
+
+    running = load_groups_plan(given.running)
+    workload = input_path(running.inputs.workload, given.plan)
+    proposal = propose_replan(workload, given.running, path, given.turns, given.ahead_s, given.ended)
+    dump(proposal.plan, path)
+    rules = find_site_rules(given.plan)
+    policy = None if rules is None else load_site_rules(rules)
+    files = InputFiles(given.plan.parent), InputFiles(path.parent)
+    diff = diff_groups(running, proposal.plan, *files, old_sha256=sha256_file(given.running))
+    permission = may_apply(policy, diff, given.hours_since, given.ended)
+    moves = proposal.moves
+    return Proposed(path, len(moves), sum(move.price_s for move in moves), permission.given, permission.reason)
+
+
+def placement_data(placement: Placement, addresses: Sequence[str | None]) -> list[dict[str, Any]]:
+    """One entry for each node in use: its number, its address if it is known, and the devices of who runs there."""
+    rows = []
+    for number, (node, room) in enumerate(placement.nodes_in_use().items()):
+        engines = {name: list(seat.devices) for name, seat in placement.engines.items() if seat.node == node}
+        trainers = {
+            plan: {rank: list(seat.devices) for rank, seat in enumerate(seats) if seat.node == node}
+            for plan, seats in placement.trainers.items()
+        }
+        rows.append(
+            {
+                "node": node,
+                "pool": room.pool,
+                "address": addresses[number] if number < len(addresses) else None,
+                "engines": engines,
+                "trainers": {plan: ranks for plan, ranks in trainers.items() if ranks},
+                "reward_workers": [i for i, place in enumerate(placement.reward_workers) if place == node],
+            }
+        )
+    return rows
+
+
+def placement_lines(placement: Placement, addresses: Sequence[str | None]) -> list[str]:
+    """Lines of the same."""
+    lines = []
+    for row in placement_data(placement, addresses):
+        lines.append(f"node {row['node']} of pool {row['pool']}" + (f": {row['address']}" if row["address"] else ""))
+        lines += [f"  {_devices(devices)}: engine {name}" for name, devices in row["engines"].items()]
+        for plan, ranks in row["trainers"].items():
+            devices = sorted(device for held in ranks.values() for device in held)
+            which = f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(sorted(ranks))}"
+            lines.append(f"  {_devices(devices)}: trainer {plan}, {which}")
+        if row["reward_workers"]:
+            workers = row["reward_workers"]
+            lines.append(f"  {count(len(workers), 'reward worker')}: {spans(workers)}")
+    return lines
+
+
+def _devices(devices: Sequence[int]) -> str:
+    return f"{'device' if len(devices) == 1 else 'devices'} {spans(devices)}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers as text, runs of them by their ends: `0-3, 6`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -57,7 +57,7 @@ def init_command(
 
 def _skeleton(folder: Path | None, gpus: str, model: str, reward: RewardKind, as_json: bool) -> int:
     from ..executor.example.write import new_folder
-    from ..plans.yaml.editor_schemas import place_schema
+    from ..plans.yaml.yaml_io import place_schema
     from ..profiles.skeleton import machines_of, model_path_of, skeleton
 
     machines = machines_of(gpus)

@@ -17,6 +17,7 @@ from .shared.options import ACTIONS, force_option, must_fit_action
 if TYPE_CHECKING:
     from ..profiles.length_tables import LengthTable
 
+
 _SHOWN = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 
@@ -143,7 +144,7 @@ def _import(
     from ..profiles.imports.length_import import FIELDS, import_lengths
     from ..profiles.imports.log_columns import assignments
     from ..profiles.length_trace import LengthTrace, write_lengths
-    from .shared.paths import must_be_file
+    from .shared.output import must_be_file
 
     if out is None:
         raise InputError("import writes a length trace; say where: -o lengths.jsonl")

@@ -43,13 +43,11 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     from ..planner.refresh import refresh
     from ..planner.what_if import load_documents
     from ..plans.schema.plan import load_plan
-    from ..plans.yaml.editor_schemas import write_document
     from ..plans.yaml.errors import InputError, joined
-    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, document_kind, error_at
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, document_kind, error_at, write_document
     from .screens.solved import plan_summary, plan_text
     from .shared.findings import MEMORY_RULES
-    from .shared.paths import check_stdout, tell
-    from .shared.progress import share
+    from .shared.output import check_stdout, share, tell
 
     if document_kind(plan_path) == "rlplan_groups":
         raise InputError("is a plan of groups, which is solved anew: rlplan solve WORKLOAD --from PLAN", str(plan_path))
@@ -137,7 +135,7 @@ def _decision_of(location: Loc) -> Loc:
 def _inputs(plan: Plan, plan_path: Path, out: Path) -> Inputs:
     """The plan's inputs with paths relative to `out`, and with digests of the files as they are now."""
     from ..api.given_documents import inputs_of, lengths_input
-    from ..plans.check.input_rules import input_path
+    from ..plans.check.solved_rules import input_path
     from ..plans.yaml.yaml_io import load
     from ..profiles.profile_schema import Profile
 

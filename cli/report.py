@@ -7,11 +7,14 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .shared.options import force_option
+
+if TYPE_CHECKING:
+    from ..traces.groups.group_turns import GroupTurns
 
 
 @click.command("report")
@@ -41,7 +44,7 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     from ..traces.report import report
     from ..traces.run_log import run_files
     from .screens.report_text import comparison, run_text
-    from .shared.paths import check_stdout, tell
+    from .shared.output import check_stdout, tell
 
     check_stdout(html, "--html", as_json)
     if html is not None:
@@ -50,7 +53,7 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     for message in result["unreadable"].values():
         click.echo(f"warning: left out: {one_line(message)}", err=True)
     if html is not None:
-        from ..plans.page import run_page
+        from ..plans.page.page_of_run import run_page
         from ..traces.report_state import utc
 
         atomic_write(html, run_page(result, title=run.resolve().name, written_at=utc(time.time())))
@@ -75,10 +78,8 @@ def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: b
     from ..traces.groups.group_turns import GROUPS_COPY, TURNS, turns_of
     from ..traces.groups.groups_folder import MOVES, moves_of
     from ..traces.report_state import utc
-    from .many_jobs.group_report_text import group_text
-    from .many_jobs.groups_status_text import moves_lines
-    from .many_jobs.planned_so_far import add_planned_so_far
-    from .shared.paths import check_stdout, tell
+    from .screens.groups_text import group_text, moves_lines
+    from .shared.output import check_stdout, tell
 
     check_stdout(html, "--html", as_json)
     if html is not None:
@@ -91,7 +92,7 @@ def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: b
         add_planned_so_far(reports[key], turns, load_groups_plan(folder / GROUPS_COPY).rules.interference)
     result = {"groups": reports, "moves": moves_of(run)}
     if html is not None:
-        from ..plans.page import group_run_page
+        from ..plans.page.page_of_groups import group_run_page
 
         atomic_write(html, group_run_page(result, title=run.resolve().name, written_at=utc(time.time())))
     if as_json:
@@ -122,3 +123,24 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def add_planned_so_far(report: dict[str, Any], turns: GroupTurns, interference: float) -> None:
+    """Add `slowdown_planned_so_far` to each job of a group's report (traces/groups/group_report.py): its slowdown over
+    as many steps, simulated with the plan's seconds; None where jobs came or went, or started again.
+
+    Args:
+        turns: the group's journal.
+        interference: of the plan's rules.
+    """
+    from ..planner.groups.simulate.first_steps import first_slowdowns
+    from ..traces.groups.group_turns import read_seat
+
+    jobs: dict[str, Any] = report["jobs"]
+    unchanged = {seat["job"] for seat in turns.seats} == jobs.keys() and not report["left"]
+    planned = None
+    if jobs and unchanged and all(row["starts"] == 1 for row in jobs.values()):
+        alone_s, steps = ({job: row[key] for job, row in jobs.items()} for key in ("alone_s", "steps"))
+        planned = first_slowdowns(turns.rule, list(map(read_seat, turns.seats)), alone_s, steps, interference)
+    for job, row in jobs.items():
+        row["slowdown_planned_so_far"] = None if planned is None else planned[job]

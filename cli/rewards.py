@@ -7,20 +7,23 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.files.prompt_rows import Prompt, RowFault
 from ..plans.phrases.numbers import count, percent, seconds
 from ..plans.yaml.errors import InputError
 from .main import EXIT_FAILED
 from .shared.options import ACTIONS, force_option, must_fit_action, refuse_options_but
 
 if TYPE_CHECKING:
+    from ..executor.rewards.audit import Audited
+    from ..executor.rewards.local_scoring import Tried
+    from ..plans.files.prompt_rows import Prompt, RowFault
     from ..plans.schema.job import Job, JobPaths, RewardSpec
     from ..profiles.phase_schema import RewardExecutions
     from ..profiles.reward_tables import RewardTable
@@ -175,12 +178,11 @@ def _import(
     path: Path, columns: tuple[str, ...], profile_path: Path | None, out: Path | None, overwrite: bool, as_json: bool
 ) -> int:
     from ..api.input_paths import check_target
-    from ..plans.yaml.editor_schemas import write_document
-    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, load
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, load, write_document
     from ..profiles.imports.log_columns import assignments
     from ..profiles.imports.reward_import import FIELDS, executions_of, import_rewards, with_imported
     from ..profiles.profile_schema import Profile
-    from .shared.paths import must_be_file
+    from .shared.output import must_be_file
 
     if profile_path is None:
         raise InputError("import changes a profile; name it: --profile profile.yaml")
@@ -244,7 +246,6 @@ def _job(path: Path) -> tuple[Job, JobPaths, list[Prompt], list[RowFault]]:
 
 def _try(path: Path, name: str | None, response: str | None, responses: Path | None, as_json: bool) -> int:
     from ..executor.rewards.local_scoring import scored_here, tried
-    from .screens.tried_text import tried_text
 
     if responses is not None and (name is not None or response is not None):
         raise InputError("--responses has rows and responses of its own; leave out --row and --response")
@@ -401,8 +402,7 @@ def _audit(path: Path, most: int | None, as_json: bool) -> int:
     from ..api.input_paths import job_file, need_job
     from ..executor.rewards.audit import audit_job
     from ..plans.schema.job import load_job
-    from .screens.tried_text import audit_text
-    from .shared.progress import share
+    from .shared.output import share
 
     path = job_file(path)
     need_job(path)
@@ -424,3 +424,57 @@ def _audit(path: Path, most: int | None, as_json: bool) -> int:
     else:
         click.echo(audit_text(found))
     return 0 if counted.passed else EXIT_FAILED
+
+
+MOST_LISTED = 20
+"""Rows that fail an audit that are listed; the others are counted."""
+_SHOWN = 2000
+_INDENT = "    "
+
+
+def tried_text(row: Prompt, response: str, source: str, result: Tried, left_out: Sequence[str]) -> str:
+    """A response, each part's steps and value, and the reward. `source`: where the response is from."""
+    lines = [f"row {row.id} (line {row.line}); response: {source}, {count(len(response), 'character')}"]
+    lines += _block(response)
+    for part, scored in result.parts:
+        named = part.label if part.label == part.kind else f"{part.label} ({part.kind})"
+        ended = _ended(scored.outcome, scored.reward, scored.refused)
+        lines.append(f"{named}: {ended} in {seconds(scored.seconds)}")
+        for name, text in ((name, text.strip("\n")) for name, text in scored.steps):
+            lines += [f"  {name}:", *_block(text)] if "\n" in text else [f"  {name}: {text}"]
+        lines += [f"  why: {scored.detail}"] if scored.detail else []
+    if result.reward is None:
+        lines.append("no reward: the row is refused" if result.refused else "no reward: scoring failed")
+    elif len(result.parts) > 1 or result.parts[0][0].weight != 1.0:
+        terms = " + ".join(f"{part.weight:g} x {scored.reward:g}" for part, scored in result.parts)
+        lines.append(f"reward {result.reward:g} = {terms}")
+    else:
+        lines.append(f"reward {result.reward:g}")
+    lines += [f"without {label}, which needs a model or its tokens" for label in left_out]
+    return "\n".join(lines)
+
+
+def _ended(outcome: str, reward: float, refused: bool) -> str:
+    if refused or outcome == "infra_failed":
+        return "refused" if refused else "not scored"
+    return f"{reward:g}" + ("" if outcome == "ok" else f" ({outcome.replace('_', ' ')})")
+
+
+def _block(text: str) -> list[str]:
+    cut = text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}\n…\n{text[-_SHOWN // 2 :]}"
+    return [f"{_INDENT}{line}".rstrip() for line in cut.splitlines()]
+
+
+def audit_text(found: Audited) -> str:
+    """The counts of an audit, and the rows that fail."""
+    lines = [found.audit.text]
+    for failure in found.failed[:MOST_LISTED]:
+        gets = "is refused" if failure.reward is None else f"{failure.probe} gets {failure.reward:g}"
+        lines.append(f"  line {failure.line}, row {failure.id or '?'}: {gets}: {failure.why}")
+    if (left := len(found.failed) - MOST_LISTED) > 0:
+        probes = Counter(failure.probe for failure in found.failed)
+        lines.append(f"  {left} more ({', '.join(f'{number} {probe}' for probe, number in sorted(probes.items()))} in "
+                     "all); --json lists them")  # fmt: skip
+    lines += [f"note: {text}" for text in found.left_out]
+    lines.append("passed" if found.audit.passed else "failed")
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`rlplan schema NAME`"""
+"""`rlplan schema NAME`, and the kinds of document: their names, marks and models."""
 
 from __future__ import annotations
 
@@ -6,9 +6,38 @@ import os
 from pathlib import Path
 
 import click
+from pydantic import BaseModel
 
-from .shared.documents import KINDS
+from ..plans.yaml.errors import InputError
 from .shared.options import force_option
+
+KINDS = ("cluster", "job", "profile", "plan", "workload", "groups", "policy")
+"""Names of the kinds of document."""
+
+
+def mark_of(kind: str) -> str:
+    """The key at the top of a document that states its kind."""
+    return "rlplan" if kind == "plan" else f"rlplan_{kind}"
+
+
+def model_of(kind: str) -> type[BaseModel]:
+    """The model of a kind of document."""
+    from ..profiles.document_models import ALL_MODELS
+
+    return ALL_MODELS[mark_of(kind)]
+
+
+def kind_of(path: str | Path) -> str:
+    """The kind of the document at `path`, by its mark. Raises InputError if it has no known mark."""
+    from ..plans.yaml.yaml_io import document_kind, kind_of_mark
+
+    mark = document_kind(path)
+    kind = kind_of_mark(mark) if mark else ""
+    if kind not in KINDS:
+        marks = ", ".join(map(mark_of, KINDS))
+        raise InputError(f"is not an rlplan document: it has none of the keys {marks} at its top", str(path))
+    return kind
+
 
 LINES = ("lengths",)
 """Names of files that hold one JSON object per line; their schema is that of a line."""
@@ -26,11 +55,9 @@ def schema_command(name: str | None, out: Path | None, overwrite: bool) -> int:
     The first line of every document that rlplan writes names its schema for editors with the YAML language server; it
     lies in .rlplan beside the document.
     """
-    from ..plans.yaml.editor_schemas import schema_of
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.output_files import must_take_file
-    from ..plans.yaml.yaml_io import atomic_write
-    from .shared.documents import model_of
+    from ..plans.yaml.yaml_io import atomic_write, schema_of
 
     if (name is None) == (out is None):
         raise InputError(f"give one of {', '.join([*KINDS, *LINES])}, or --out FOLDER for all")

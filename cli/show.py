@@ -66,7 +66,7 @@ def _job(plan: Plan, path: Path, html: Path | None, timeline: Path | None, as_js
     if timeline is not None:
         files["timeline"] = timeline, compact(timeline_of(path).document())
     if html is not None:
-        from ..plans.page import plan_page
+        from ..plans.page.page_of_plan import plan_page
 
         files["html"] = html, plan_page(plan, title=f"{plan.job.name}: {path.name}", notes=stale_notes(plan, path))
     result = {**data(plan, path), "memory": memory_rows(path), "notes": notes}
@@ -83,7 +83,7 @@ def _groups(plan: GroupsPlan, path: Path, html: Path | None, timeline: Path | No
     if timeline is not None:
         files["timeline"] = timeline, compact(chrome_trace(plan))
     if html is not None:
-        from ..plans.page import groups_page
+        from ..plans.page.page_of_groups import groups_page
 
         files["html"] = html, groups_page(plan, title=path.name, notes=stale_notes(plan, path))
     result = {**data(plan, path), "notes": notes}
@@ -95,9 +95,9 @@ def _check_targets(
 ) -> None:
     """Raise InputError unless both files can be written and are neither the same nor an input."""
     from ..api.input_paths import check_target
-    from ..plans.check.input_rules import input_files, input_path
+    from ..plans.check.solved_rules import input_files, input_path
     from ..plans.yaml.errors import InputError
-    from .shared.paths import check_stdout
+    from .shared.output import check_stdout
 
     inputs = (path, *(input_path(file, path) for _, file in input_files(plan)))
     targets: tuple[tuple[Written, Path | None], ...] = (("page", html), ("timeline", timeline))
@@ -111,7 +111,7 @@ def _check_targets(
 
 def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
     """Notes on the files that a plan was solved from: which of them have changed, and which are missing."""
-    from ..plans.check.input_rules import UNREAD_TEXT, input_files, stale_inputs, unread_changes
+    from ..plans.check.solved_rules import UNREAD_TEXT, input_files, stale_inputs, unread_changes
     from ..plans.phrases.sentences import one_line
 
     faults = list(stale_inputs(plan, path))
@@ -154,7 +154,7 @@ def _print(
     from rich.console import Console
 
     from .screens.bars import ASCII
-    from .shared.paths import tell
+    from .shared.output import tell
 
     targets = [path for path, _ in files.values()]
     console = Console(highlight=False, stderr=STDOUT in targets)

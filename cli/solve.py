@@ -1,14 +1,22 @@
-"""`rlplan solve JOB --profile P`"""
+"""`rlplan solve JOB --profile P` and `rlplan solve WORKLOAD`: co-execution groups for many jobs."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.numbers import count
 from .shared.options import OVERWRITE, Finite, Objectives, for_option, lengths_option, trace_option
+
+if TYPE_CHECKING:
+    from ..planner.groups.inputs.workload_jobs import Problem
+    from ..plans.schema.groups_plan import GroupsPlan
+    from ..plans.schema.workload import Objective
+
 
 _OF_FRONTIERS = (
     "frontier", "profile", "trace", "lengths", "cluster", "mode", "bias_budget", "made_for", "seed", "force", "as_json",
@@ -89,20 +97,13 @@ def solve_command(
     from ..api.input_paths import job_file, need_job
     from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import document_kind
-    from .many_jobs.solve_groups import solve_groups_command
     from .shared.options import refuse_options_but
 
     job_path = job_file(job_path)
     need_job(job_path)
     if document_kind(job_path) == "rlplan_workload":
         refuse_options_but("a workload", "out", "objective", "previous_path", "no_moves", "force", "as_json")
-        if no_moves and previous_path is None:
-            raise InputError("--no-moves needs --from: without a running plan nothing can move")
-        if objective not in (None, *_OF_GROUPS):
-            raise InputError(
-                f"--objective {objective} is for a job; for a workload it is one of {', '.join(_OF_GROUPS)}"
-            )
-        return solve_groups_command(job_path, out, previous_path, not no_moves, as_json, objective, force)
+        return _solve_workload(job_path, out, previous_path, not no_moves, as_json, objective, force)
     if objective in _OF_GROUPS:
         raise InputError(
             f"--objective {objective} is for a workload; for a job it is seconds, usd or usd-within SECONDS"
@@ -113,25 +114,20 @@ def solve_command(
     if frontier is not None:
         refuse_options_but("--frontier", *_OF_FRONTIERS)
         return _frontier(job_path, made_for == "any", force, as_json, options)
+    return _solve_job(job_path, out, as_json, objective=objective, for_any=made_for == "any", force=force, **options)
 
+
+def _solve_job(job_path: Path, out: Path | None, as_json: bool, **options: Any) -> int:
+    """Solve the job at `job_path` and write its plan; `options`: of api/solve_job.py's `solve`."""
     from ..api.solve_job import solve
     from .screens.solved import plan_summary, plan_text
     from .shared.findings import suspicious_costs
-    from .shared.paths import check_stdout, tell
-    from .shared.progress import share
+    from .shared.output import check_stdout, share, tell
 
     out = out or job_path.with_name("plan.yaml")
     check_stdout(out, "--out", as_json)
     with share("solve") as update:
-        plan = solve(
-            job_path,
-            objective=objective,
-            for_any=made_for == "any",
-            force=force,
-            out=out,
-            progress=update,
-            **options,
-        )
+        plan = solve(job_path, out=out, progress=update, **options)
     suspicious = suspicious_costs(plan, out)
     text = "\n".join([plan_text(plan, out), *(f"note: the profile: {noted}" for noted in suspicious)])
     tell(json.dumps({**plan_summary(plan, out), "suspicious": suspicious}) if as_json else text, out)
@@ -148,7 +144,7 @@ def _frontier(job_path: Path, for_any: bool, force: bool, as_json: bool, options
     from ..plans.phrases.numbers import digits
     from .main import EXIT_INFEASIBLE
     from .screens.bars import table
-    from .shared.progress import share
+    from .shared.output import share
 
     del options["max_nodes"], options["plain"]  # refused above
     with share("solve") as update:
@@ -170,3 +166,77 @@ def _frontier(job_path: Path, for_any: bool, force: bool, as_json: bool, options
     Console(highlight=False).print(drawn)
     click.echo("* cheapest; of a few simulated rounds each. A plan: rlplan solve --objective usd-within SECONDS")
     return 0 if planned else EXIT_INFEASIBLE
+
+
+def _solve_workload(
+    path: Path,
+    out: Path | None,
+    previous_path: Path | None,
+    moving: bool,
+    as_json: bool,
+    objective: Objective | None,
+    force: bool,
+) -> int:
+    """Solve the workload at `path` and write the plan of groups.
+
+    `objective` replaces that of the workload's rules; `force` allows `out` to be a file that rlplan did not write.
+    """
+    from ..api.input_paths import accelerators_must_be_known, check_target
+    from ..api.plan_points import LEAST_GAIN, plan_near_alone, plan_neighbours
+    from ..planner.groups.inputs.running_plan import solved_from
+    from ..planner.groups.inputs.workload_jobs import problem_of
+    from ..planner.groups.solve_workload import solve_workload
+    from ..plans.schema.groups_plan import load_groups_plan
+    from ..plans.schema.workload import load_workload
+    from ..plans.yaml.errors import InputError
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, write_document
+    from .screens.groups_screen import summary
+    from .shared.output import check_stdout, steps, tell
+
+    if not moving and previous_path is None:
+        raise InputError("--no-moves needs --from: without a running plan nothing can move")
+    if objective not in (None, *_OF_GROUPS):
+        raise InputError(f"--objective {objective} is for a job; for a workload it is one of {', '.join(_OF_GROUPS)}")
+    out = out or path.with_name("groups.yaml")
+    workload, cluster = load_workload(path)
+    accelerators_must_be_known(cluster, path.parent / workload.cluster)
+    if objective is not None:
+        workload = workload.model_copy(update={"rules": workload.rules.model_copy(update={"objective": objective})})
+    check_stdout(out, "--out", as_json)
+    with steps("planning jobs") as notify:
+        plan_near_alone(path, workload, cluster, notify)
+    problem = problem_of(workload, path, cluster)
+    previous = None if previous_path is None else (load_groups_plan(previous_path), previous_path)
+    files = [path, path.parent / workload.cluster, *problem.read.values(), *([previous_path] if previous_path else [])]
+    check_target(out, *files, kind="plan", force=force)
+    with steps("solving") as notify:
+
+        def solved(problem: Problem) -> GroupsPlan:
+            inputs = solved_from(path, workload, problem, previous_path, out)
+            return solve_workload(workload, problem, inputs, previous, moving, notify)
+
+        plan = solved(problem)
+        while plan_neighbours(path, workload, cluster, plan, notify):
+            wider = solved(problem_of(workload, path, cluster))
+            if wider.predicted.plan.usd_per_hour >= plan.predicted.plan.usd_per_hour * (1 - LEAST_GAIN):
+                break
+            plan = wider
+    write_document(plan, out, WRITTEN_DIGITS)
+    for name, member in sorted(item for group in plan.groups.values() for item in group.jobs.items()):
+        if not member.slowdown.keeps:
+            warnings.warn(f"{name} does not keep its bound of {member.slowdown.slo:g}x where it runs", stacklevel=1)
+    tell(json.dumps(summary(plan, out)) if as_json else _groups_text(plan, out), out)
+    return 0
+
+
+def _groups_text(plan: GroupsPlan, out: Path) -> str:
+    from ..plans.facts.plan_text import groups_status
+    from .screens.groups_screen import costs_text, groups_text, moves_text
+    from .shared.output import see_it
+
+    head = (
+        f"{sum(len(group.jobs) for group in plan.groups.values())} jobs in "
+        f"{count(len(plan.groups), 'group')} -> {out}\n"
+        f"{groups_status(plan)} ({plan.solver.name})"
+    )
+    return "\n".join([head, costs_text(plan), *groups_text(plan), *moves_text(plan), *see_it(out)])

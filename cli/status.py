@@ -28,7 +28,7 @@ def status_command(runs: Path, watch: bool, every: float, as_json: bool) -> int:
     sees the folder, and on groups that have ended.
     """
     from ..traces.groups.groups_status import groups_status
-    from .many_jobs.groups_status_text import status_text
+    from .screens.groups_text import status_text
 
     while True:
         status = groups_status(runs)

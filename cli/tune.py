@@ -1,18 +1,21 @@
-"""`rlplan tune RUN`"""
+"""`rlplan tune RUN`: a new plan from what a run measured, or a workload with the switches of a run of groups."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import MATTERS, deviation, deviation_text, percent, times
+from ..plans.phrases.numbers import MATTERS, count, deviation, deviation_text, percent, seconds, times
+from ..plans.phrases.sentences import one_line
 from .shared.options import force_option
 
 if TYPE_CHECKING:
+    from ..planner.groups.inputs.measured_phases import MeasuredSwitch
     from ..planner.tune.executed_run import ExecutedRun
     from ..planner.tune.tune import Tuned
     from ..planner.what_if import Documents
@@ -51,17 +54,14 @@ def tune_command(
     from ..traces.groups.groups_folder import group_folders
 
     if group_folders(run_path):
-        from .many_jobs.tune_groups import tune_groups_command
-
-        return tune_groups_command(run_path, plan_path, out, overwrite, as_json)
+        return _tune_groups(run_path, plan_path, out, overwrite, as_json)
 
     from ..api.input_paths import check_target, plan_inputs
     from ..api.job_timeline import data_prompts
     from ..planner.tune.executed_run import load_executed
     from ..planner.tune.tune import tune
     from ..planner.what_if import load_documents
-    from .shared.paths import must_be_file
-    from .shared.progress import share
+    from .shared.output import must_be_file, share
 
     run = load_executed(run_path)
     executed_path = _executed(run, plan_path)
@@ -147,8 +147,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     from ..api.given_documents import inputs_of, lengths_input
     from ..planner.lengths.table_lengths import TableTrace, scaled_lengths
     from ..plans.check.plan_check import input_path
-    from ..plans.yaml.editor_schemas import write_document
-    from ..plans.yaml.yaml_io import WRITTEN_DIGITS
+    from ..plans.yaml.yaml_io import WRITTEN_DIGITS, write_document
     from ..profiles.length_trace import read_lengths
 
     profile_path, lengths_path = _beside(out)
@@ -218,7 +217,7 @@ def _result(tuned: Tuned, run: ExecutedRun, force_path: Path, out: Path) -> dict
 
 
 def _text(result: dict[str, Any]) -> str:
-    from ..plans.phrases.phase_names import PHASE_NAMES
+    from ..plans.phrases.sentences import PHASE_NAMES
 
     lines = [f"{'phase, seconds':20}{'predicted':>10}{'measured':>10}{'deviation':>11}"]
     step = {**result["step_s"], "why": "mean of the cycle, with a long round for deferred prompts that are not trained"}
@@ -257,3 +256,54 @@ def _text(result: dict[str, Any]) -> str:
     target = f" -> {result['plan']}" if result["plan"] else ""
     lines.append(f"{result['decision']}: {gain}; the error of that is {percent(result['error'])} ({reason}){target}")
     return "\n".join(lines)
+
+
+def _tune_groups(run: Path, plan_path: Path | None, out: Path | None, overwrite: bool, as_json: bool) -> int:
+    """Compare the switches of a run with those of its plan, and write a workload where they differ."""
+    from ..api.input_paths import check_target
+    from ..planner.groups.inputs.measured_phases import measured_switches, tuned_workload
+    from ..plans.check.plan_check import input_path
+    from ..plans.schema.groups_plan import load_groups_plan
+    from ..plans.yaml.errors import InputError
+    from ..plans.yaml.yaml_io import atomic_write, place_schema, sha256_file
+    from ..traces.groups.group_turns import GROUPS_COPY
+    from .shared.output import must_be_file
+
+    if plan_path is None:
+        raise InputError("is a run of groups; name the plan that it runs with --plan groups.yaml", str(run))
+    plan, copy = load_groups_plan(plan_path), run / GROUPS_COPY
+    if not copy.is_file() or sha256_file(copy) != sha256_file(plan_path):
+        raise InputError(
+            f"runs another plan of groups than {plan_path} is now (a copy is {GROUPS_COPY} in it)", str(run)
+        )
+    workload = input_path(plan.inputs.workload, plan_path)
+    out = out or workload.with_name(f"{workload.stem}.tuned.yaml")
+    if out.resolve().parent != workload.resolve().parent:
+        raise InputError(f"must be in the folder of {workload}, whose paths are relative to it", str(out))
+    must_be_file(out, "a workload is written there")
+    check_target(out, workload, plan_path, kind="document", force=overwrite)
+    switches = measured_switches(run, plan)
+    changes = [switch for switch in switches if switch.changes]
+    if changes:
+        atomic_write(out, tuned_workload(workload, changes))
+        place_schema(out.parent, "workload")
+    result = {
+        "decision": "change" if changes else "keep",
+        "switches": [asdict(switch) for switch in switches],
+        "workload": str(out) if changes else None,
+    }
+    click.echo(json.dumps(result) if as_json else _switches_text(switches, plan_path, out if changes else None))
+    return 0
+
+
+def _switches_text(switches: list[MeasuredSwitch], plan_path: Path, out: Path | None) -> str:
+    wide = max(len(one_line(switch.job)) for switch in switches) + 2
+    lines = [f"{'switch of':{wide + 9}}{'planned':>10}{'measured':>10}{'error':>10}"]
+    for switch in switches:
+        figures = (switch.planned_s, switch.measured_s, switch.error_s)
+        cells = "".join(f"{seconds(figure):>10}" for figure in figures)
+        kept = "" if switch.changes else "   kept"
+        lines.append(f"{one_line(switch.job):{wide}}{switch.phase:9}{cells}   of {count(switch.turns, 'turn')}{kept}")
+    if out is None:
+        return "\n".join([*lines, "keep: no switch differs by more than its error, and by what groups would show"])
+    return "\n".join([*lines, f"change: -> {out}; rlplan solve {out} --from {plan_path} says what to move"])

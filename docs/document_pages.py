@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 import rlplan
-from rlplan.cli.shared.documents import mark_of, model_of
+from rlplan.cli.schema import mark_of, model_of
 from rlplan.plans.yaml.fault_lines import NAME_PATTERN
 from rlplan.profiles.length_trace import LengthLine
 

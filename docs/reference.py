@@ -21,9 +21,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from rlplan.cli.main import PAGES as MANUAL
 from rlplan.cli.main import cli
-from rlplan.cli.manual import PAGES as MANUAL
-from rlplan.cli.shared.documents import KINDS
+from rlplan.cli.schema import KINDS
 from rlplan.plans.check.rules import RULES
 
 
@@ -134,7 +134,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 MADE_FROM = {
-    "cli/manual.py": "reference/index.md",
+    "cli/main.py": "reference/index.md",
     "plans/check/rules.py": "reference/rules.md",
     "profiles/length_trace.py": "reference/lengths.md",
     **{f"plans/schemas/{name}.schema.json": f"reference/{name}.md" for name in DOCUMENTS if name != "lengths"},

@@ -3,7 +3,7 @@
 schema/    the documents as models: cluster, job, plan, workload, groups_plan, policy; their sections
 yaml/      text to models and back: positions, a line for each fault, canonical text, files to read and to write
 check/     rules that documents are held to; plan_check raises what a plan may not start with
-diff/      what changes between two plans, by meaning
+diff/      what changes between two plans, by meaning; whether a re-plan needs a person
 facts/     what follows from a plan: digests, bars, the critical path, whether the executor can run it
 phrases/   numbers, names and sentences for people: the same in terminal, diff, pages and messages
 files/     files beside the documents: prompts, a model's folder, the folder of a run
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .yaml.errors import InputError as InputError
     from .yaml.yaml_io import dump as dump
     from .yaml.yaml_io import load as load
+
 
 _HOME = {
     "check_plan": "check.plan_check",

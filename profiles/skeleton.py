@@ -22,8 +22,7 @@ from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, is_hub_id
 from ..plans.yaml.errors import InputError
 from ..plans.yaml.fault_lines import NAME_PATTERN
-from ..plans.yaml.yaml_io import header, loads
-from ..plans.yaml.yaml_write import string
+from ..plans.yaml.yaml_io import header, loads, string
 from .hardware import GPUS, Gpu, gpu_of, hint_of
 from .laws.rank_memory import kv_capacity_tokens
 from .library import gpu_price, library_path, shipped_model

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from ..plans.check.finding import Fault
+from ..plans.facts.plan_text import update_text
 from ..plans.phrases.numbers import count, digits, percent, seconds
-from ..plans.phrases.update_text import update_text
 from ..plans.schema.levers import UpdateLayout
 from .laws.hardware_peaks import (
     SAMPLE_SHARE,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..plans.phrases.draft_sources import DRAFT_SOURCES
+from ..plans.phrases.sentences import DRAFT_SOURCES
 from ..plans.schema.plan import Plan
 from ..rounds.round_shape import TWENTIETHS, shape, tail_begins_s
 from .report_steps import place_of

@@ -23,9 +23,9 @@ MOST_TOKENS = 4096
 POSITIONS = 4224
 
 PHASES = (
-    warmup.Phase(steps=250, rows=24, tokens=64, keys=20, hits=0.5),
-    warmup.Phase(steps=150, rows=24, tokens=96, keys=8, hits=0.5),
-    warmup.Phase(steps=24, rows=2, tokens=2048, keys=4, hits=0.1),
+    warmup.WarmupPhase(steps=250, rows=24, tokens=64, keys=20, hits=0.5),
+    warmup.WarmupPhase(steps=150, rows=24, tokens=96, keys=8, hits=0.5),
+    warmup.WarmupPhase(steps=24, rows=2, tokens=2048, keys=4, hits=0.1),
 )
 
 

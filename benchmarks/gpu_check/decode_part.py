@@ -36,7 +36,7 @@ from rlplan.executor.engines.messages import EngineConfig, Request
 from rlplan.executor.engines.vllm_options import FIXED_CACHE_SHARE, engine_arguments, environment
 from rlplan.executor.processes.actors import start_ray, within
 from rlplan.executor.processes.supervision import Supervisor
-from rlplan.plans.facts.config_shape import architecture_from_config
+from rlplan.plans.facts.model_shape import architecture_from_config
 from rlplan.plans.yaml.errors import RunFailed
 
 from ..entry import run

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from rlplan.executor.example.write import detect_cluster
 from rlplan.plans.facts.public_models import ARCHITECTURES, Architecture
 from rlplan.plans.schema.job import Job
-from rlplan.plans.yaml.editor_schemas import write_document
+from rlplan.plans.yaml.yaml_io import write_document
 
 SPECIAL = ("<pad>", "<eos>", "<unk>", "<usual>", "<long>")
 PAD, EOS, UNKNOWN, USUAL, LONG = range(5)

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from rlplan.plans.facts.config_shape import architecture_from_config
 from rlplan.plans.facts.model_names import architecture_of
-from rlplan.plans.facts.model_shape import tp_divides
+from rlplan.plans.facts.model_shape import architecture_from_config, tp_divides
 from rlplan.plans.facts.public_models import Architecture
 
 from . import read_cases

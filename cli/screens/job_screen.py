@@ -1,4 +1,6 @@
-"""A plan of one job on one screen: gain, rounds, seconds by phase, memory, alternatives, and reasons."""
+"""A plan of one job on one screen: gain, rounds, seconds by phase, memory, alternatives, and reasons.
+
+Alternatives: speed against bias, and the next best value of each decision with its cost."""
 
 from __future__ import annotations
 
@@ -11,19 +13,97 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...plans.phrases.caveats import cut_text, limit_text, wait_text
+from ...plans.facts.plan_text import cut_text, limit_text, nodes_text, wait_text
 from ...plans.phrases.numbers import bytes_of, bytes_text, count, digits, percent, ratio, seconds, times, usd
-from ...plans.phrases.pools_text import nodes_text
 from ...plans.schema.length_evidence import MUCH_AT_CAP
-from .alternatives import RE_SOLVED, front_table, why_table
 from .bars import gauge, histogram, table
-from .round_chart import LEGEND, charts
-from .rounds_table import round_kinds, rounds_table, seconds_table
+from .rounds_table import LEGEND, charts, round_kinds, rounds_table, seconds_table
 from .solved import plan_summary
 
 if TYPE_CHECKING:
     from ...plans.schema.plan import Plan
-    from ...plans.schema.predicted import MemoryBar
+    from ...plans.schema.predicted import FrontPoint, MemoryBar
+
+
+_FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 4
+
+# Reasons that the screen shows elsewhere.
+_SHOWN_ELSEWHERE = (
+    "rounds", "step", "colocation", "model", "rounds.short.rollout.kv_tokens", "rounds.long.rollout.kv_tokens"
+)  # fmt: skip
+
+RE_SOLVED = "re-solved"
+"""Marks an alternative whose cost is that of the best plan with it, in which other decisions may differ, too."""
+
+
+def front_table(plan: Plan) -> Table:
+    """The front of speed against bias, at most _FRONT_ROWS points."""
+    p = plan.predicted
+    shown = _thinned(p.front)
+    left_out = f" of {len(p.front)}" if len(shown) < len(p.front) else ""
+    drawn = table(f"<front, {len(shown)}{left_out}", "speed-up", "length", "USD/1000")
+    for point in shown:
+        mark, rough = ("*" if point.chosen else " "), ("~" if point.rough else "")
+        drawn.add_row(
+            f"{mark} {point.mode}",
+            f"{rough}{p.baseline.seconds_per_sample / point.seconds_per_sample:.2f}",
+            ratio(point.length_ratio),
+            digits(point.usd_per_1k_samples, 4),
+            style="bold" if point.chosen else "",
+        )
+    return drawn
+
+
+def _thinned(front: Sequence[FrontPoint]) -> list[FrontPoint]:
+    """At most _FRONT_ROWS points, evenly spaced, with the first, the last and the chosen one."""
+    if len(front) <= _FRONT_ROWS:
+        return list(front)
+    last = len(front) - 1
+    kept = {round(k * last / (_FRONT_ROWS - 1)) for k in range(_FRONT_ROWS)}
+    chosen = {index for index, point in enumerate(front) if point.chosen}
+    if chosen - kept:
+        kept.remove(min(kept - {0, last}, key=lambda index: abs(index - min(chosen))))
+    return [front[index] for index in sorted(kept | chosen)]
+
+
+def why_table(plan: Plan, wide: bool) -> list[RenderableType]:
+    """The next best values of decisions by cost, then the other reasons in lines."""
+    from ...plans.phrases.sentences import TIE_PERCENT, one_line, parse
+
+    why = {key: one_line(text) for key, text in plan.job.why.items()}
+    lines = {key: parse(text) for key, text in why.items()}
+    # An alternative that is faster is tied with the plan: `why.ties` names it.
+    costly = [(key, line) for key, line in lines.items() if line is not None and (line.percent or -1.0) > 0]
+    ties = [_short(key) for key, line in lines.items() if line is not None and line.percent is None]
+    drawn = table("<why", "<next best", "costs", *(["<mostly"] if wide else []))
+    ranked = sorted(costly, key=lambda item: -(item[1].percent or 0.0))
+    for _, line in ranked[:_WHY_ROWS]:
+        cost = f"{'~' * line.rough}{line.percent:+.1f}%" + (" USD" if line.unit == "cost" else "")
+        if not wide and line.where.startswith("takes"):
+            cost += f", {line.where}"
+        rest = f" ({RE_SOLVED})" if line.rest == "chosen anew" else ""  # else nothing but this decision differs
+        drawn.add_row(line.chosen, line.next_best + rest, cost, *([line.where] if wide else []))
+    others = [(key, text) for key, text in why.items() if lines[key] is None and key not in _SHOWN_ELSEWHERE]
+    refused = [text for key, text in others if key.startswith("refused.")]
+    rows: list[RenderableType] = [drawn] if costly else [Text("why", style="bold")]
+    less = [f"{_short(key)} {line.percent:+.1f}%" for key, line in ranked[_WHY_ROWS:]]
+    as_good = f"as good within {TIE_PERCENT:g}%: another choice of {', '.join(ties)}" if ties else ""
+    if less or ties:
+        rows.append(Text("; ".join([*([f"less: {', '.join(less)}"] if less else []), as_good]).strip("; ")))
+    reasons = [f"{_short(key)}: {text}" for key, text in others if not key.startswith("refused.")]
+    rows += [Text(text, style="dim") for text in reasons[:_OTHER_ROWS]]
+    if len(reasons) > _OTHER_ROWS:
+        rows.append(Text(f"and {len(reasons) - _OTHER_ROWS} more (--json)"))
+    if refused:
+        more = f"; {len(refused) - 1} more (--json)" if len(refused) > 1 else ""
+        rows.append(Text(f"not possible: {refused[0]}{more}"))
+    return rows
+
+
+def _short(key: str) -> str:
+    """A decision's key without the prefix `rounds.`."""
+    return key.removeprefix("rounds.")
+
 
 WIDE = 96
 """Least width in characters at which tables stand side by side."""
@@ -63,8 +143,7 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
 
 def data(plan: Plan, path: Path) -> dict[str, Any]:
     """The plan for --json: the summary of `solve --json`, the plan's own sections, bars and critical path."""
-    from ...plans.facts.critical_path import critical_path
-    from ...plans.facts.round_bars import round_bars
+    from ...plans.facts.round_bars import critical_path, round_bars
 
     whole = plan.model_dump(mode="json")
     critical = critical_path(plan.predicted)
@@ -86,7 +165,7 @@ def data(plan: Plan, path: Path) -> dict[str, Any]:
 
 
 def _headline(plan: Plan, path: str) -> list[Text]:
-    from ...plans.phrases.solver_status import solver_status
+    from ...plans.facts.plan_text import solver_status
 
     p, solver, source = plan.predicted, plan.solver, plan.inputs.profile.provenance
     costs = f"costs {source}{'' if source == 'measured' else ', not measured'}"
@@ -131,8 +210,8 @@ def _side_by_side(columns: Sequence[RenderableType], beside: bool) -> Renderable
 
 
 def _path(plan: Plan) -> list[Text]:
-    from ...plans.facts.critical_path import critical_path
-    from ...plans.phrases.phase_names import PHASE_NAMES
+    from ...plans.facts.round_bars import critical_path
+    from ...plans.phrases.sentences import PHASE_NAMES
 
     path = critical_path(plan.predicted)
     kinds = [mean for _, _, mean in round_kinds(plan)]
@@ -202,7 +281,7 @@ def _checkpoint(plan: Plan) -> list[Text]:
 
 def _errors(plan: Plan) -> list[Text]:
     """The parts of the headline's ±, and what the error does not include."""
-    from ...plans.phrases.caveats import assumed_errors, drift_text
+    from ...plans.facts.plan_text import assumed_errors, drift_text
 
     e = plan.predicted.error
     error_parts = f"costs {percent(e.costs)}, length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...plans.facts.plan_text import update_text
 from ...plans.phrases.numbers import bytes_text, digits, fixed, per_second, percent, seconds, times
-from ...plans.phrases.update_text import update_text
 
 if TYPE_CHECKING:
     from ...profiles.draft_schema import ProfiledDrafts

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...plans.diff.quantity_text import UNKNOWN
-from ...plans.phrases.draft_sources import source_text
+from ...plans.diff.change import UNKNOWN
 from ...plans.phrases.numbers import (
     MATTERS,
     beside_predicted,
@@ -27,8 +26,7 @@ from ...plans.phrases.numbers import (
     seconds,
     times,
 )
-from ...plans.phrases.phase_names import PHASE_NAMES, as_trained_text, exposed_text
-from ...plans.phrases.sentences import one_line
+from ...plans.phrases.sentences import PHASE_NAMES, as_trained_text, exposed_text, one_line, source_text
 from .bars import spark
 
 _INCIDENTS = 8

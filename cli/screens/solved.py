@@ -7,12 +7,19 @@ from typing import Any
 
 from ...plans.check.plan_check import model_of_plan
 from ...plans.facts.executable import OTHERS_ONLY, not_executable
-from ...plans.phrases.caveats import assumed_errors, assumed_notes, cut_text, limit_text, wait_text
+from ...plans.facts.plan_text import (
+    assumed_errors,
+    assumed_notes,
+    cut_text,
+    limit_text,
+    little_gained,
+    solver_status,
+    wait_text,
+)
 from ...plans.phrases.numbers import count, percent, ratio, seconds, times
-from ...plans.phrases.solver_status import little_gained, solver_status
-from ...plans.phrases.why_line import levers_of
+from ...plans.phrases.sentences import levers_of
 from ...plans.schema.plan import Plan
-from ..shared.paths import see_it
+from ..shared.output import see_it
 
 
 def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:

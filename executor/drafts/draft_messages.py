@@ -85,7 +85,7 @@ class DraftReport:
     Attributes:
         steps, sequence_steps: steps in which samples were drafted for, and their samples in all.
         drafted_at, accepted_at: tokens at each place of a draft, from the first: drafted, accepted.
-        by_source: accepted tokens by source (plans/phrases/draft_sources.py).
+        by_source: accepted tokens by source (plans/phrases/sentences.py).
         batches: by the largest batch of a class, of powers of two.
         index_bytes: of the texts and their order, at the round's end.
         unfinished: by id of a request that was aborted, the tokens that it had.

@@ -149,7 +149,7 @@ class PromptIndex:
         return self._live
 
     def source(self, sample: str, origin: int) -> str:
-        """The source (plans/phrases/draft_sources.py) of a token of a sample's draft, by its origin (draft_chain)."""
+        """The source (plans/phrases/sentences.py) of a token of a sample's draft, by its origin (draft_chain)."""
         if origin >= LIVE:
             return "own" if self._live_samples[origin - LIVE] == sample else "sibling"
         return "ahead" if origin >= self._first_ahead else "earlier"

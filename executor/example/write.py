@@ -17,9 +17,8 @@ from typing import Any
 
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job
-from ...plans.yaml.editor_schemas import write_document
 from ...plans.yaml.errors import InputError
-from ...plans.yaml.yaml_io import SCHEMA_FOLDER
+from ...plans.yaml.yaml_io import SCHEMA_FOLDER, write_document
 from ..processes.host import cpu_name
 from . import task
 

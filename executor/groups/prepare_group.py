@@ -1,7 +1,7 @@
 """Which groups and jobs of a plan are executed, on which nodes, in which turns: every check that needs no engine.
 
 Nothing is written and nothing heavy is imported here. What of a plan of groups can be run at all:
-plans/facts/executable_groups.py.
+plans/facts/executable.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...plans.check.plan_check import changed_inputs, input_path
-from ...plans.facts.executable_groups import unsupported_in_groups
+from ...plans.facts.executable import unsupported_in_groups
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupMember, GroupsPlan, PlannedGroup, load_groups_plan
-from ...plans.schema.workload import Source, Workload, load_workload
+from ...plans.schema.workload import PhaseSource, Workload, load_workload
 from ...plans.yaml.errors import ErrorCollector, InputError
 from ...plans.yaml.output_files import must_take_folder
 from ...plans.yaml.yaml_io import error_at, sha256_file
@@ -236,7 +236,7 @@ def seat_of(name: str, planned: GroupMember) -> Seat:
     )
 
 
-def _plan_of(source: Source, folder: Path) -> Path:
+def _plan_of(source: PhaseSource, folder: Path) -> Path:
     """The job's own plan: that of its source, or that which its source, a run, was of. Raises InputError."""
     if source.plan is not None:
         return folder / source.plan

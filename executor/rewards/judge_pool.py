@@ -24,8 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ...plans.files.judge_model import fitting_prompt
-from ...plans.files.judge_prompt import JudgePrompt
+from ...plans.files.judge_prompt import JudgePrompt, fitting_prompt
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
 from ...plans.schema.levers import RewardJudge

@@ -16,13 +16,12 @@ from typing import Any
 
 from ...plans.check.any_document import ReadDocument, read_document
 from ...plans.check.finding import Fault, Finding, located
-from ...plans.check.input_rules import UNREAD_TEXT, input_path, unread_changes
 from ...plans.check.plan_check import model_of_plan
-from ...plans.check.plan_fit import executor_faults
-from ...plans.check.resource_rules import pools_too_large
+from ...plans.check.plan_fit import executor_faults, pools_too_large
 from ...plans.check.site_breaches import plan_breaches, unknown_pools, waived
-from ...plans.facts.executable_groups import unsupported_in_groups
-from ...plans.phrases.caveats import assumed_notes, cut_text
+from ...plans.check.solved_rules import UNREAD_TEXT, input_path, unread_changes
+from ...plans.facts.executable import unsupported_in_groups
+from ...plans.facts.plan_text import assumed_notes, cut_text
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan

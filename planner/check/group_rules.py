@@ -11,10 +11,16 @@ from pathlib import Path
 
 from ...plans.check.finding import Fault
 from ...plans.check.groups_fit import against_cluster, against_workload, self_contradictions
-from ...plans.check.input_rules import input_path, stale_inputs
 from ...plans.check.prediction_rules import CLOSE, close
 from ...plans.check.site_breaches import group_breaches, unknown_pools
-from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
+from ...plans.check.solved_rules import (
+    decisions_edited,
+    input_path,
+    other_version,
+    predictions_edited,
+    solved_at_unlikely,
+    stale_inputs,
+)
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan, PinnedPhase, PlannedGroup

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ...plans.check.finding import Fault
-from ...plans.check.input_rules import input_path, stale_inputs
-from ...plans.check.plan_fit import misfits
+from ...plans.check.plan_fit import misfits, not_in_search, over_issue_beyond, pools_too_large, resource_faults
 from ...plans.check.prediction_rules import (
     bias_over_budget,
     forgetful_moments,
@@ -13,9 +12,15 @@ from ...plans.check.prediction_rules import (
     price_faults,
     thin_trace,
 )
-from ...plans.check.resource_rules import not_in_search, over_issue_beyond, pools_too_large, resource_faults
 from ...plans.check.site_breaches import plan_breaches, unknown_pools
-from ...plans.check.solved_rules import decisions_edited, other_version, predictions_edited, solved_at_unlikely
+from ...plans.check.solved_rules import (
+    decisions_edited,
+    input_path,
+    other_version,
+    predictions_edited,
+    solved_at_unlikely,
+    stale_inputs,
+)
 from ...plans.facts.model_shape import UNKNOWN, NamedModel, model_of_job
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job, JobPaths, job_paths, missing_files, model_folder

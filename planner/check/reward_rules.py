@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import cast
 
 from ...plans.check.finding import Fault
-from ...plans.check.resource_rules import too_many_workers
-from ...plans.files.judge_model import judge_model_fault
+from ...plans.check.plan_fit import too_many_workers
+from ...plans.files.judge_prompt import judge_model_fault
 from ...plans.files.reward_function import function_faults
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, RewardKind

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from ...plans.facts.plan_text import update_text
 from ...plans.phrases.numbers import count
-from ...plans.phrases.update_text import update_text
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.levers import EngineLayout, RewardJudge, RoundHandOver, RoundTail, SearchDrafts, UpdateLayout
 from ...plans.schema.planned_job import PlannedJob

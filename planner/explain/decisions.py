@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from ...plans.phrases.update_text import update_text
+from ...plans.facts.plan_text import update_text
 from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle

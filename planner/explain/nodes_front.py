@@ -7,7 +7,7 @@ import itertools
 import warnings
 from collections.abc import Iterator, Mapping
 
-from ...plans.phrases.phase_names import PHASE_NAMES
+from ...plans.phrases.sentences import PHASE_NAMES
 from ...plans.schema.base import Mode
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from ...plans.facts.critical_path import critical_path
+from ...plans.facts.round_bars import critical_path
 from ...plans.phrases.numbers import MATTERS, bytes_text, count, digits, percent
-from ...plans.phrases.phase_names import PHASE_NAMES
-from ...plans.phrases.why_line import TIE_PERCENT, Alternative, levers_text
+from ...plans.phrases.sentences import PHASE_NAMES, TIE_PERCENT, Alternative, levers_text
 from ...plans.schema.job import Job
 from ...plans.schema.predicted import Predicted
 from ...profiles.profile_schema import Profile

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ...plans.phrases.numbers import usd
-from ...plans.phrases.phase_names import PHASE_NAMES
-from ...plans.phrases.sentences import listed
+from ...plans.phrases.sentences import PHASE_NAMES, listed
 from .choose.group_columns import extensions, job_placements
 from .choose.group_nodes import resident, solo_group
 from .choose.placers import packings

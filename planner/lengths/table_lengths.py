@@ -25,7 +25,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from ...plans.check.input_rules import input_path
+from ...plans.check.solved_rules import input_path
 from ...plans.schema.plan import LengthsInput
 from ...plans.yaml.errors import InputError
 from ...profiles.length_tables import (

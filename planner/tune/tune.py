@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...plans.facts.executable import is_for_any
-from ...plans.phrases.update_text import update_text
+from ...plans.facts.plan_text import update_text
 from ...plans.schema.plan import Plan
 from ...plans.schema.planned_job import PlannedJob
 from ...plans.schema.planned_rounds import LongRound, ShortRound

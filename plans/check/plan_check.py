@@ -19,9 +19,9 @@ from ..schema.plan import Plan, load_plan
 from ..yaml.errors import InputError, joined
 from ..yaml.yaml_io import error_at
 from .finding import Fault
-from .input_rules import UNREAD_TEXT, input_files, stale_inputs, unread_changes
-from .input_rules import input_path as input_path
 from .plan_fit import misfits
+from .solved_rules import UNREAD_TEXT, input_files, stale_inputs, unread_changes
+from .solved_rules import input_path as input_path
 
 
 @dataclass(frozen=True)

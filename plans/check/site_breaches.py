@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ..phrases.caveats import assumed_notes
+from ..facts.plan_text import assumed_notes
 from ..phrases.numbers import count
 from ..schema.cluster import Cluster
 from ..schema.groups_plan import GroupsPlan

@@ -13,12 +13,11 @@ from typing import Any, Literal
 
 import networkx as nx
 
-from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..schema.base import whole
 from ..schema.groups_plan import GroupMember, GroupsPlan, Move, PlannedGroup
 from .change import KeyChange, Quantity, changes
-from .input_diff import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
-from .job_diff import NO_FILES, sides_of, solver_changes
+from .input_diff import InputFiles
+from .job_diff import NO_FILES, AnyDiff, parts_of
 
 Status = Literal["arrived", "left", "moved", "other nodes", "stays"]
 
@@ -90,45 +89,24 @@ class JobChange:
 
 
 @dataclass(frozen=True)
-class GroupsDiff:
-    """What differs between two plans of groups.
+class GroupsDiff(AnyDiff[GroupsPlan]):
+    """What differs between two plans of groups; effects are prices, broken bounds, numbers of jobs, groups and nodes.
 
     Attributes:
-        old, new: the plans.
-        same: whether nothing differs that counts.
-        effects: prices, nodes by pool, numbers of jobs and groups, bounds broken.
         jobs: each job of either plan, most important first.
         matched: ids of matched groups: id in the new plan to id in the old plan.
         rules: rules that differ, dotted below `rules`.
-        inputs: files that differ by digest.
-        stale: input files of the new plan that have changed since it was solved, or are missing, by name.
-        solver: keys of `solver` that differ.
-        edited: sides (`old`, `new`) whose decisions were edited after they were solved.
-        figures_edited: sides whose predictions were edited after they were solved.
         moves_from_old: whether the new plan's moves begin from the old plan; None: no moves, or unknown.
     """
 
-    old: GroupsPlan
-    new: GroupsPlan
-    same: bool
-    effects: tuple[Quantity, ...]
     jobs: tuple[JobChange, ...]
     matched: Mapping[str, str]
     rules: tuple[KeyChange, ...]
-    inputs: tuple[InputChange, ...]
-    stale: Mapping[str, State]
-    solver: tuple[KeyChange, ...]
-    edited: tuple[str, ...]
-    figures_edited: tuple[str, ...]
     moves_from_old: bool | None
 
     def count(self, status: Status) -> int:
         """Number of jobs with this status."""
         return sum(job.status == status for job in self.jobs)
-
-    def effect(self, key: str) -> Quantity:
-        """The figure with this key."""
-        return next(quantity for quantity in self.effects if quantity.key == key)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything with numbers, for JSON."""
@@ -166,26 +144,19 @@ def diff_groups(
     matched = match_groups(old, new)
     previous = new.inputs.previous
     from_old = None if previous is None or old_sha256 is None else previous.sha256 == old_sha256
-    inputs = input_changes(inputs_of(old), inputs_of(new), old_files, new_files)
-    if from_old:  # the old plan as an input of the new plan is no difference between the two
-        inputs = tuple(change for change in inputs if change.name != "previous")
-    solver = solver_changes(old, new)
-    edited_sides = sides_of(has_edited_decisions(old), has_edited_decisions(new))
-    stale = {} if new_files.folder is None else stale_inputs(new, new_files)
     meanings = _meaning(old, {key: key for key in old.groups}), _meaning(new, matched)
     return GroupsDiff(
-        old=old,
-        new=new,
-        same=not (inputs or solver or altered(stale) or any(changes(*meanings))) and len(edited_sides) != 1,
-        effects=_effects(old, new),
+        **parts_of(
+            old,
+            new,
+            (old_files, new_files),
+            differs=any(changes(*meanings)),
+            effects=_effects(old, new),
+            from_old=from_old,
+        ),
         jobs=_jobs(old, new, matched, moved={move.job: move for move in new.moves if from_old is not False}),
         matched=matched,
         rules=tuple(changes(whole(old.rules), whole(new.rules))),
-        inputs=inputs,
-        stale=stale,
-        solver=solver,
-        edited=edited_sides,
-        figures_edited=sides_of(has_edited_predictions(old), has_edited_predictions(new)),
         moves_from_old=from_old,
     )
 

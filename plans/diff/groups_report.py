@@ -8,11 +8,18 @@ from dataclasses import dataclass
 from ..phrases.numbers import count, usd
 from ..phrases.sentences import shorten
 from ..schema.groups_plan import GroupsPlan
-from .change import Quantity
+from .change import Quantity, figure, key_values, relative_text
 from .groups_diff import GroupsDiff, JobChange, Status, nodes_text
-from .job_report import edited_warnings, effects_section, inputs_section, out_of_date, solver_text, stale_warnings
-from .quantity_text import figure, key_values, relative_text
-from .review import Column, Report, Row, Section
+from .job_report import (
+    edited_warnings,
+    effects_section,
+    inputs_section,
+    out_of_date,
+    report_of,
+    solver_text,
+    stale_warnings,
+)
+from .review import Report, ReportRow, Section, columns
 
 _VERBS: dict[Status, str] = {
     "arrived": "arrived",
@@ -20,6 +27,7 @@ _VERBS: dict[Status, str] = {
     "moved": "moved",
     "other nodes": "on other nodes",
 }
+JOB_COLUMNS = columns("`job", "group", ">slowdown", ">p95", ">bound")
 _ALWAYS = ("usd_per_hour", "usd_per_unit", "bounds_broken")
 
 
@@ -31,28 +39,20 @@ def groups_report(diff: GroupsDiff, name: str, title: str = "", full: bool = Fal
         title: title of the report; empty: the name.
         full: whether to show jobs and figures that did not change, too.
     """
-    if diff.same and not full:
-        return Report(name, title or name, groups_verdict(diff), _warnings(diff), (), ())
-    rules = tuple(Row((f"rules.{change.key}", *key_values(change)), "rules") for change in diff.rules)
-    columns = (Column("rule", code=True), Column("old", code=True), Column("new", code=True))
-    return Report(
-        name=name,
-        title=title or name,
-        verdict=groups_verdict(diff),
-        warnings=_warnings(diff),
-        sections=(
-            effects_section(diff.effects, _ALWAYS, full),
-            _jobs(diff, full),
-            inputs_section(diff.inputs),
-            Section(columns, rules),
-            _groups(diff, full),
-        ),
-        remarks=(
-            "prices are exact; a plan of groups states no error of its slowdowns",
-            *_moves(diff),
-            *solver_text(diff, full),
-        ),
+    rules = tuple(ReportRow((f"rules.{change.key}", *key_values(change)), "rules") for change in diff.rules)
+    sections = (
+        effects_section(diff.effects, _ALWAYS, full),
+        _jobs(diff, full),
+        inputs_section(diff.inputs),
+        Section(columns("`rule", "`old", "`new"), rules),
+        _groups(diff, full),
     )
+    remarks = (
+        "prices are exact; a plan of groups states no error of its slowdowns",
+        *_moves(diff),
+        *solver_text(diff, full),
+    )
+    return report_of(diff, name, title, full, groups_verdict(diff), _warnings(diff), sections, remarks)
 
 
 def groups_verdict(diff: GroupsDiff) -> str:
@@ -120,12 +120,8 @@ def _jobs(diff: GroupsDiff, full: bool) -> Section:
         if full or job.differs or job.breaks_bound:
             tone = -1 if job.newly_broken else job.p95.tone
             cells = (job.name, _where(job, names), _pair(job.mean), _pair(job.p95), _bound(job))
-            rows.append(Row(cells, _status(job), tone=tone))
-    columns = (
-        Column("job", code=True), Column("group"), Column("slowdown", right=True), Column("p95", right=True),
-        Column("bound", right=True),
-    )  # fmt: skip
-    return Section(columns, tuple(rows))
+            rows.append(ReportRow(cells, _status(job), tone=tone))
+    return Section(JOB_COLUMNS, tuple(rows))
 
 
 def _status(job: JobChange) -> str:
@@ -191,11 +187,13 @@ def _groups(diff: GroupsDiff, full: bool) -> Section:
         jobs = _members(set(group.jobs), set() if was is None else set(was.jobs))
         nodes = (nodes_text(was) if was else "new", nodes_text(group))
         if full or nodes[0] != nodes[1] or was is None or set(was.jobs) != set(group.jobs):
-            rows.append(Row((names.new(key), " -> ".join(dict.fromkeys(nodes)) if was else f"new: {nodes[1]}", jobs)))
+            rows.append(
+                ReportRow((names.new(key), " -> ".join(dict.fromkeys(nodes)) if was else f"new: {nodes[1]}", jobs))
+            )
     for key, group in diff.old.groups.items():
         if key not in back:
-            rows.append(Row((names.old(key), f"gone: {nodes_text(group)}", _members(set(), set(group.jobs)))))
-    return Section((Column("group"), Column("nodes"), Column("jobs")), tuple(rows))
+            rows.append(ReportRow((names.old(key), f"gone: {nodes_text(group)}", _members(set(), set(group.jobs)))))
+    return Section(columns("group", "nodes", "jobs"), tuple(rows))
 
 
 def _members(new: set[str], old: set[str]) -> str:

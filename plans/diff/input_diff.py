@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..check.input_rules import input_files
-from ..facts.solver_read import UNREAD, digest_of
+from ..check.solved_rules import input_files
+from ..facts.digest import UNREAD, digest_of
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import InputFile, Plan
 from ..yaml.errors import InputError

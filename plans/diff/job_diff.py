@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..check.solved_rules import has_edited_decisions, has_edited_predictions
-from ..phrases.phase_names import PHASE_NAMES
+from ..phrases.sentences import PHASE_NAMES
 from ..schema.base import whole
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
@@ -20,6 +20,8 @@ from ..schema.predicted import MemoryBar, Predicted, PredictedError
 from .change import KeyChange, Quantity, Unit, changes, finite
 from .difference_error import Errors, errors_at_once, errors_of, same_basis
 from .input_diff import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
+
+P = TypeVar("P", Plan, GroupsPlan)
 
 
 @dataclass(frozen=True)
@@ -55,39 +57,52 @@ class Repriced:
 
 
 @dataclass(frozen=True)
-class PlanDiff:
-    """What differs between two plans of one job.
+class AnyDiff(Generic[P]):
+    """What differs between two plans of one kind, whatever the kind.
 
     Attributes:
         old, new: the plans.
         same: whether nothing differs that counts.
-        errors: the errors of both plans, to combine.
         effects: figures of the whole plan.
-        phases: mean seconds of a step by phase, and of a step by kind of round.
         inputs: files that differ by digest.
         stale: input files of the new plan that have changed since it was solved, or are missing, by name.
-        decisions: decisions that differ.
         solver: keys of `solver` that differ, and the provenance of the profile, dotted from the top of the plan.
-        predictions: keys of `predicted` that differ, dotted below `predicted`.
         edited: sides (`old`, `new`) whose decisions were edited after they were solved.
         figures_edited: sides whose predictions were edited after they were solved.
+    """
+
+    old: P
+    new: P
+    same: bool
+    effects: tuple[Quantity, ...]
+    inputs: tuple[InputChange, ...]
+    stale: Mapping[str, State]
+    solver: tuple[KeyChange, ...]
+    edited: tuple[str, ...]
+    figures_edited: tuple[str, ...]
+
+    def effect(self, key: str) -> Quantity:
+        """The figure with this key."""
+        return next(quantity for quantity in self.effects if quantity.key == key)
+
+
+@dataclass(frozen=True)
+class PlanDiff(AnyDiff[Plan]):
+    """What differs between two plans of one job.
+
+    Attributes:
+        errors: the errors of both plans, to combine.
+        phases: mean seconds of a step by phase, and of a step by kind of round.
+        decisions: decisions that differ.
+        predictions: keys of `predicted` that differ, dotted below `predicted`.
         repriced: the old decisions with the new inputs, where inputs and decisions differ; a text: why they have no
             price; None: nothing to price.
     """
 
-    old: Plan
-    new: Plan
-    same: bool
     errors: Errors
-    effects: tuple[Quantity, ...]
     phases: tuple[Quantity, ...]
-    inputs: tuple[InputChange, ...]
-    stale: Mapping[str, State]
     decisions: tuple[Decision, ...]
-    solver: tuple[KeyChange, ...]
     predictions: tuple[KeyChange, ...]
-    edited: tuple[str, ...]
-    figures_edited: tuple[str, ...]
     repriced: Repriced | str | None = None
 
     @property
@@ -139,40 +154,65 @@ def diff_jobs(
         repriced: what planner/reprice.py says of the two; None: it was not asked.
     """
     errors = errors_of(old, new)
-    inputs = input_changes(inputs_of(old), inputs_of(new), old_files, new_files)
-    edited_sides = sides_of(has_edited_decisions(old), has_edited_decisions(new))
-    decisions = _decisions(old, new, stale="new" in edited_sides)
-    solver = solver_changes(old, new) + tuple(
-        changes(_profile_facts(old), _profile_facts(new), prefix="inputs.profile")
-    )
+    decisions = _decisions(old, new, stale=has_edited_decisions(new))
     predictions = tuple(changes(whole(old.predicted), whole(new.predicted)))
-    stale = {} if new_files.folder is None else stale_inputs(new, new_files)
+    profile = tuple(changes(_profile_facts(old), _profile_facts(new), prefix="inputs.profile"))
     return PlanDiff(
-        old=old,
-        new=new,
-        same=not (inputs or decisions or solver or predictions or altered(stale)) and len(edited_sides) != 1,
+        **parts_of(
+            old,
+            new,
+            (old_files, new_files),
+            differs=bool(decisions or predictions or profile),
+            effects=_effects(old, new, errors, repriced if isinstance(repriced, Repriced) else None),
+            profile=profile,
+        ),
         errors=errors,
-        effects=_effects(old, new, errors, repriced if isinstance(repriced, Repriced) else None),
         phases=_phases(old.predicted, new.predicted),
-        inputs=inputs,
-        stale=stale,
         decisions=decisions,
-        solver=solver,
         predictions=predictions,
-        edited=edited_sides,
-        figures_edited=sides_of(has_edited_predictions(old), has_edited_predictions(new)),
         repriced=repriced,
     )
+
+
+def parts_of(
+    old: P,
+    new: P,
+    files: tuple[InputFiles, InputFiles],
+    differs: bool,
+    effects: tuple[Quantity, ...],
+    profile: tuple[KeyChange, ...] = (),
+    from_old: bool | None = None,
+) -> dict[str, Any]:
+    """The attributes of `AnyDiff` for two plans of one kind.
+
+    Args:
+        files: the input files of both plans.
+        differs: whether something differs that counts, beside inputs and solver.
+        profile: what differs of the profile beside its bytes.
+        from_old: whether the old plan is the `previous` input of the new one, which is no difference between the two.
+    """
+    inputs = input_changes(inputs_of(old), inputs_of(new), *files)
+    if from_old:
+        inputs = tuple(change for change in inputs if change.name != "previous")
+    solver = tuple(changes(whole(old.solver), whole(new.solver), prefix="solver"))
+    stale = {} if files[1].folder is None else stale_inputs(new, files[1])
+    edited = sides_of(has_edited_decisions(old), has_edited_decisions(new))
+    return {
+        "old": old,
+        "new": new,
+        "same": not (differs or inputs or solver or altered(stale)) and len(edited) != 1,
+        "effects": effects,
+        "inputs": inputs,
+        "stale": stale,
+        "solver": solver + profile,
+        "edited": edited,
+        "figures_edited": sides_of(has_edited_predictions(old), has_edited_predictions(new)),
+    }
 
 
 def sides_of(old: bool, new: bool) -> tuple[str, ...]:
     """The sides whose argument is true: `old`, `new`, both or none."""
     return ("old",) * old + ("new",) * new
-
-
-def solver_changes(old: Plan | GroupsPlan, new: Plan | GroupsPlan) -> tuple[KeyChange, ...]:
-    """Keys of `solver` that differ, dotted from the top of the plan."""
-    return tuple(changes(whole(old.solver), whole(new.solver), prefix="solver"))
 
 
 _BLOCKS = {"rounds.short": "short round", "rounds.long": "long round"}

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..phrases.caveats import cut_text
+from ..facts.plan_text import cut_text
 from ..phrases.numbers import MATTERS, count, unsigned
 from ..phrases.sentences import shorten
 from ..schema.groups_plan import GroupsPlan
 from ..schema.length_evidence import MUCH_AT_CAP
 from ..schema.plan import Plan
-from .change import Quantity
+from .change import UNKNOWN, Quantity, change_text, delta_text, figure, key_values, relative_text, sigma_text, values
 from .groups_diff import GroupsDiff
 from .input_diff import InputChange, altered, inputs_of
 from .job_diff import PlanDiff, Repriced
-from .quantity_text import UNKNOWN, change_text, delta_text, figure, key_values, relative_text, sigma_text, values
-from .review import Column, Report, Row, Section
+from .review import Report, ReportRow, Section, columns
 
 ALWAYS = ("seconds_per_sample", "step_s.mean", "step_s.p95", "usd_per_1k_samples")
 """Figures that are always shown, even if they did not change."""
@@ -27,14 +26,6 @@ CUT_NOISE = 0.2
 """The same for shares of samples that the cap cuts, relative to the share: the rarer they are, the fewer a simulation
 has of them."""
 
-EFFECT_COLUMNS = (
-    Column("effect"),
-    Column("old", right=True),
-    Column("new", right=True),
-    Column("delta", right=True),
-    Column("change", right=True),
-)
-
 
 def job_report(diff: PlanDiff, name: str, title: str = "", full: bool = False) -> Report:
     """The report on a difference.
@@ -44,20 +35,29 @@ def job_report(diff: PlanDiff, name: str, title: str = "", full: bool = False) -
         title: title of the report; empty: the name.
         full: whether to show figures that did not change, too.
     """
-    if diff.same and not full:
-        return Report(name, title or name, job_verdict(diff), job_warnings(diff), (), ())
-    return Report(
-        name=name,
-        title=title or name,
-        verdict=job_verdict(diff),
-        warnings=job_warnings(diff),
-        sections=(
-            effects_section((*diff.effects, *diff.phases), ALWAYS, full),
-            inputs_section(diff.inputs),
-            _decisions(diff),
-        ),
-        remarks=(*_error(diff), *_details(diff), *solver_text(diff, full)),
+    sections = (
+        effects_section((*diff.effects, *diff.phases), ALWAYS, full),
+        inputs_section(diff.inputs),
+        _decisions(diff),
     )
+    remarks = (*_error(diff), *_details(diff), *solver_text(diff, full))
+    return report_of(diff, name, title, full, job_verdict(diff), job_warnings(diff), sections, remarks)
+
+
+def report_of(
+    diff: PlanDiff | GroupsDiff,
+    name: str,
+    title: str,
+    full: bool,
+    verdict: str,
+    warnings: tuple[str, ...],
+    sections: tuple[Section, ...],
+    remarks: tuple[str, ...],
+) -> Report:
+    """The report on a difference of any kind; unless `full`, that of the same plans has no tables and no remarks."""
+    if diff.same and not full:
+        sections, remarks = (), ()
+    return Report(name, title or name, verdict, warnings, sections, remarks)
 
 
 def job_verdict(diff: PlanDiff) -> str:
@@ -260,14 +260,14 @@ def effects_section(figures: tuple[Quantity, ...], always: tuple[str, ...], full
         if full or (quantity.changed and old != new) or quantity.key in always:
             block = "phase" if quantity.label.startswith("·") else "memory" if quantity.key.startswith("memory") else ""
             cells = (quantity.label, old, new, delta_text(quantity), change_text(quantity))
-            rows.append(Row(cells, block=block, tone=quantity.tone))
+            rows.append(ReportRow(cells, block=block, tone=quantity.tone))
         elif quantity.new is None:
             unknown.append(quantity.label)
         else:
             same.append(f"{quantity.label.removeprefix('· ')} {new}")
     rest = f"Unchanged: {'; '.join(same)}." if same else ""
     rest += (" " if rest else "") + f"Unknown: {'; '.join(unknown)}." if unknown else ""
-    return Section(EFFECT_COLUMNS, tuple(rows), rest=rest)
+    return Section(columns("effect", ">old", ">new", ">delta", ">change"), tuple(rows), rest=rest)
 
 
 def inputs_section(inputs: tuple[InputChange, ...]) -> Section:
@@ -276,22 +276,20 @@ def inputs_section(inputs: tuple[InputChange, ...]) -> Section:
     for change in inputs:
         digests = tuple("none" if file is None else f"{file.sha256[:8]}…" for file in (change.old, change.new))
         if change.keys is None:
-            rows.append(Row((change.name, *digests), change.name, change.reason))
+            rows.append(ReportRow((change.name, *digests), change.name, change.reason))
         elif not change.keys:
-            rows.append(Row((change.name, *digests), change.name, "other bytes, but the same values"))
+            rows.append(ReportRow((change.name, *digests), change.name, "other bytes, but the same values"))
         else:
-            rows += [Row((key_change.key, *key_values(key_change)), change.name) for key_change in change.keys]
-    columns = (Column("input", code=True), Column("old", code=True), Column("new", code=True))
-    return Section(columns, tuple(rows), note_title="remark")
+            rows += [ReportRow((key_change.key, *key_values(key_change)), change.name) for key_change in change.keys]
+    return Section(columns("`input", "`old", "`new"), tuple(rows), note_title="remark")
 
 
 def _decisions(diff: PlanDiff) -> Section:
     rows = [
-        Row((decision.change.key, *key_values(decision.change)), decision.block, decision.why)
+        ReportRow((decision.change.key, *key_values(decision.change)), decision.block, decision.why)
         for decision in diff.decisions
     ]
-    columns = (Column("decision", code=True), Column("old", code=True), Column("new", code=True))
-    return Section(columns, tuple(rows), note_title="why")
+    return Section(columns("`decision", "`old", "`new"), tuple(rows), note_title="why")
 
 
 def _error(diff: PlanDiff) -> list[str]:

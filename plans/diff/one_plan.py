@@ -9,17 +9,15 @@ from typing import Any
 
 from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..phrases.numbers import count
-from ..phrases.phase_names import PHASE_NAMES
-from ..phrases.sentences import shorten
+from ..phrases.sentences import PHASE_NAMES, shorten
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
-from .change import Unit
-from .groups_report import groups_warnings
+from .change import Unit, figure, relative_text
+from .groups_report import JOB_COLUMNS, groups_warnings
 from .input_diff import InputFiles, stale_inputs
 from .job_diff import free_memory, sides_of, speedup
 from .job_report import edited_warnings, stale_warnings
-from .quantity_text import figure, relative_text
-from .review import Column, Report, Row, Section
+from .review import Report, ReportRow, Section, columns
 
 
 def one_plan_report(plan: Plan | GroupsPlan, name: str, new: bool, files: InputFiles) -> Report:
@@ -71,11 +69,11 @@ def _beside_sync(plan: Plan) -> Section:
         ("step, p95", base.step_s.p95, p.step_s.p95),
     ]
     rows = [
-        Row((label, figure(a, "s", b < 1), figure(b, "s", b < 1), relative_text(b / a - 1) if a else ""))
+        ReportRow((label, figure(a, "s", b < 1), figure(b, "s", b < 1), relative_text(b / a - 1) if a else ""))
         for label, a, b in pairs
     ]
     phases = ((key, getattr(p.phases_s, key)) for key in ("rollout", "reward_exposed", "train", "sync"))
-    rows += [Row((f"· {PHASE_NAMES[key]}", "", figure(value, "s", value < 1), "")) for key, value in phases]
+    rows += [ReportRow((f"· {PHASE_NAMES[key]}", "", figure(value, "s", value < 1), "")) for key, value in phases]
     figures: list[tuple[str, float, Unit]] = [
         ("USD per 1000 samples", p.usd_per_1k_samples, "usd"),
         ("USD per hour", p.usd_per_hour, "usd"),
@@ -84,19 +82,15 @@ def _beside_sync(plan: Plan) -> Section:
     ]
     if p.cut is not None:
         figures.append(("trained samples cut at the cap", p.cut.share, "share"))
-    rows += [Row((label, "", figure(value, unit), "")) for label, value, unit in figures]
+    rows += [ReportRow((label, "", figure(value, unit), "")) for label, value, unit in figures]
     names = {"kv": "KV memory free", "train": "training memory free", "host": "host memory free"}
-    rows += [Row((names[key], "", figure(free, "share"), "")) for key, free in free_memory(p).items()]
-    columns = (
-        Column("figure"), Column("plain rounds", right=True), Column("this plan", right=True),
-        Column("change", right=True),
-    )  # fmt: skip
-    return Section(columns, tuple(rows))
+    rows += [ReportRow((names[key], "", figure(free, "share"), "")) for key, free in free_memory(p).items()]
+    return Section(columns("figure", ">plain rounds", ">this plan", ">change"), tuple(rows))
 
 
 def _why(plan: Plan) -> Section:
-    rows = tuple(Row((key, shorten(text, 200))) for key, text in plan.job.why.items())
-    return Section((Column("decision", code=True), Column("why")), rows)
+    rows = tuple(ReportRow((key, shorten(text, 200))) for key, text in plan.job.why.items())
+    return Section(columns("`decision", "why"), rows)
 
 
 def _groups_line(plan: GroupsPlan) -> str:
@@ -112,7 +106,7 @@ def _groups_line(plan: GroupsPlan) -> str:
 def _beside_others(plan: GroupsPlan) -> Section:
     p = plan.predicted
     rows = [
-        Row(
+        ReportRow(
             (
                 label,
                 figure(costs.usd_per_hour, "usd"),
@@ -122,16 +116,12 @@ def _beside_others(plan: GroupsPlan) -> Section:
         )
         for label, costs in (("this plan", p.plan), ("Algorithm 1", p.algorithm_1), ("each job alone", p.solo_d))
     ]
-    columns = (
-        Column("placement"), Column("USD per hour", right=True), Column("USD per unit", right=True),
-        Column("bounds kept", right=True),
-    )  # fmt: skip
-    return Section(columns, tuple(rows))
+    return Section(columns("placement", ">USD per hour", ">USD per unit", ">bounds kept"), tuple(rows))
 
 
 def _jobs(plan: GroupsPlan) -> Section:
     rows = [
-        Row(
+        ReportRow(
             (
                 name,
                 key if m.point is None else f"{key}, by {m.point.name}",
@@ -142,8 +132,4 @@ def _jobs(plan: GroupsPlan) -> Section:
         for key, group in plan.groups.items()
         for name, m in group.jobs.items()
     ]
-    columns = (
-        Column("job", code=True), Column("group"), Column("slowdown", right=True), Column("p95", right=True),
-        Column("bound", right=True),
-    )  # fmt: skip
-    return Section(columns, tuple(sorted(rows, key=lambda row: row.tone)))
+    return Section(JOB_COLUMNS, tuple(sorted(rows, key=lambda row: row.tone)))

@@ -1,2 +1,1 @@
-"""What follows from a plan: its digests, what the solver read, bars and critical path, prices, whether it can run, and
-whether it may be applied without asking."""
+"""What follows from a plan: its digests, bars, critical path, whether it can run, and what is said of it in words."""

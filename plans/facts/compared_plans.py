@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..phrases.caveats import assumed_facts, assumed_notes
-from ..phrases.phase_names import PHASE_NAMES
+from ..phrases.sentences import PHASE_NAMES
 from ..schema.plan import Plan
 from ..schema.predicted import MemoryBar
-from .critical_path import critical_path
+from .plan_text import assumed_facts, assumed_notes
+from .round_bars import critical_path
 
 TIGHT = 0.1
 """A memory is named as a bottleneck if less than this share of it stays free."""

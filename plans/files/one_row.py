@@ -43,7 +43,7 @@ class Prompt:
     line: int = field(default=0, compare=False)
 
 
-class Refused(Exception):
+class RowRefused(Exception):
     """A row cannot be used: what is wrong; what to do."""
 
 
@@ -67,7 +67,7 @@ def _with_known_keys(value: Any, kinds: list[RewardKind]) -> dict[str, Any]:
     """The row with id, prompt and answer. Raises Refused where one is missing; tests of code may stand under the keys
     of other data sets, which `answer_of_row` knows."""
     if not isinstance(value, dict):
-        raise Refused("must be a JSON object with id, prompt and answer")
+        raise RowRefused("must be a JSON object with id, prompt and answer")
     row = _with_keys_of_verl(value)
     if "code" in kinds and "answer" not in row and answer_of_row(row):
         row["answer"] = None
@@ -77,7 +77,7 @@ def _with_known_keys(value: Any, kinds: list[RewardKind]) -> dict[str, Any]:
         todo = " and ".join(f"rename '{other}' to {key}" for key, other in renamed.items())
         named = ", ".join(f"'{key}'" for key in missing)
         keys = "keys" if len(missing) > 1 else "key"
-        raise Refused(f"missing {keys} {named}; {todo or 'each row has id, prompt and answer'}")
+        raise RowRefused(f"missing {keys} {named}; {todo or 'each row has id, prompt and answer'}")
     return row
 
 
@@ -97,19 +97,19 @@ def prompt_of(value: Any, kinds: list[RewardKind]) -> Prompt:
     row = _with_known_keys(value, kinds)
     name, prompt = row["id"], row["prompt"]
     if not isinstance(name, str):
-        raise Refused(f"id must be text, not {str(name)[:80]}; put it in quotes")
+        raise RowRefused(f"id must be text, not {str(name)[:80]}; put it in quotes")
     if not name.strip():
-        raise Refused("id is blank; give each row its own")
+        raise RowRefused("id is blank; give each row its own")
     if (fault := _prompt_fault(prompt)) is not None:
-        raise Refused(fault)
+        raise RowRefused(fault)
     if isinstance(prompt, list):
         prompt = [{"role": message["role"], "content": message["content"]} for message in prompt]
     for key in sorted(_REFUSED.keys() & row.keys()):
         if _is_given(row[key]):
-            raise Refused(f"key '{key}' {_REFUSED[key]}")
+            raise RowRefused(f"key '{key}' {_REFUSED[key]}")
     used = [key for key in ("system", *_TEMPLATE_KEYS) if _is_given(row.get(key))]
     if used and isinstance(prompt, str):
-        raise Refused(
+        raise RowRefused(
             f"key '{used[0]}' is for a prompt of chat messages, and this prompt is text, which is sent as it is; write "
             "the prompt as messages, or remove the key"
         )
@@ -183,11 +183,11 @@ _OF_THE_TEMPLATE = ("messages", "tools", "documents", "add_generation_prompt", "
 
 def _with_system(system: Any, prompt: Messages) -> Messages:
     if not isinstance(system, str):
-        raise Refused("system must be text; write it so, or as the prompt's first message")
+        raise RowRefused("system must be text; write it so, or as the prompt's first message")
     if prompt[0]["role"] in ("system", "developer"):
         if prompt[0]["content"] == system:
             return prompt
-        raise Refused("key 'system' is beside a prompt that has a system message; keep one of the two")
+        raise RowRefused("key 'system' is beside a prompt that has a system message; keep one of the two")
     return [{"role": "system", "content": system}, *prompt]
 
 
@@ -200,16 +200,16 @@ def _template(row: dict[str, Any], used: list[str]) -> dict[str, Any]:
             try:
                 value = json.loads(value)
             except ValueError:
-                raise Refused(f"{key} is text that is no JSON; write it as JSON") from None
+                raise RowRefused(f"{key} is text that is no JSON; write it as JSON") from None
         if key == "chat_template_kwargs":
             if not isinstance(value, dict):
-                raise Refused(f"{key} must be an object; write the template's variables, such as enable_thinking")
+                raise RowRefused(f"{key} must be an object; write the template's variables, such as enable_thinking")
             own = next((name for name in value if name in _OF_THE_TEMPLATE), None)
             if own is not None:
-                raise Refused(f"{key} has '{own}', which is no variable of its own there; remove it")
+                raise RowRefused(f"{key} has '{own}', which is no variable of its own there; remove it")
             found |= {name: each for name, each in value.items() if each is not None}
         elif not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-            raise Refused(f"{key} must be a list of objects; write it so, or remove it")
+            raise RowRefused(f"{key} must be a list of objects; write it so, or remove it")
         else:
             found[key] = value
     return found
@@ -226,9 +226,9 @@ def _answer(row: dict[str, Any], kinds: list[RewardKind]) -> Any:
     answer = answer_of_row(row) if "code" in kinds else row["answer"]
     kind = next((kind for kind in kinds if kind in _NEEDS), None)
     if kind is not None and (answer in (None, "", [], {}) or (isinstance(answer, str) and not answer.strip())):
-        raise Refused(f"answer is empty, and reward.kind {kind} {_NEEDS[kind]}; write it")
+        raise RowRefused(f"answer is empty, and reward.kind {kind} {_NEEDS[kind]}; write it")
     if not _is_finite(answer):
-        raise Refused("answer holds NaN or Infinity, which are no JSON numbers; write a number, or drop the row")
+        raise RowRefused("answer holds NaN or Infinity, which are no JSON numbers; write a number, or drop the row")
     return answer
 
 

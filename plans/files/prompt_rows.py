@@ -22,7 +22,7 @@ from ..yaml.errors import InputError, joined
 from ..yaml.input_files import DATA_BYTES
 from ..yaml.yaml_io import error_at
 from .one_row import Prompt as Prompt
-from .one_row import Refused, id_of, is_read, prompt_of
+from .one_row import RowRefused, id_of, is_read, prompt_of
 from .row_files import PARQUET_MAGIC, decoded, json_rows, parquet_rows, unpacked
 
 Judged = Literal["all", "fast", "no"]
@@ -98,14 +98,14 @@ def read_rows(
         values[index] = (line, None)  # freed as it is read: files may be large
         try:
             if isinstance(value, ValueError):
-                raise Refused(f"{value}{'' if '; ' in str(value) else _WHOLE_LINES}")
+                raise RowRefused(f"{value}{'' if '; ' in str(value) else _WHOLE_LINES}")
             prompt = prompt_of(value, kinds)
             if prompt.id in first_line:
-                raise Refused(f"id '{prompt.id}' is also in line {first_line[prompt.id]}; give each row its own")
+                raise RowRefused(f"id '{prompt.id}' is also in line {first_line[prompt.id]}; give each row its own")
             asked = judged == "all" or (judged == "fast" and index < FAST_ROWS)
             if compared and not (asked and all(is_read(prompt.answer, *part, judged == "all") for part in parts)):
                 prompt = replace(prompt, judged=False)
-        except (Refused, AnswerError) as refused:
+        except (RowRefused, AnswerError) as refused:
             faults.append(RowFault(line, id_of(value), str(refused), isinstance(refused, AnswerError)))
             continue
         first_line[prompt.id] = line

@@ -19,12 +19,10 @@ from ..phrases.numbers import (
     seconds,
     times,
 )
-from ..phrases.phase_names import as_trained_text
-from ..phrases.sentences import listed
-from .charts import charts_drafts, charts_many_runs, charts_one_run, charts_timeline
-from .charts.charts_one_run import Detail
-from .elements import Banner, Card, Table, mark, render
-from .palette import run_colours
+from ..phrases.sentences import as_trained_text, listed
+from . import charts_many_runs, charts_one_run, charts_round
+from .charts_one_run import Detail
+from .elements import Banner, Card, Table, mark, render, run_colours
 
 MAX_INCIDENTS = 100
 
@@ -33,8 +31,13 @@ _TONES: dict[str, Literal["", "good", "bad", "warn"]] = {
 }  # fmt: skip
 
 
-def page(report: Mapping[str, Any], title: str, written_at: str | None) -> str:
-    """Return the HTML document. `report` is what traces/report.py's `report` returns, NaN replaced by None."""
+def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = None) -> str:
+    """Return the page of one or several runs.
+
+    Args:
+        report: what `rlplan report --json` prints (traces/report.py), NaN replaced by None.
+        written_at: now, in UTC; the page of a run that has not ended shows it, since it may be opened days later.
+    """
     runs: dict[str, Detail] = dict(report["runs"])
     stepped = {name: detail for name, detail in runs.items() if detail["steps"]}
     colours = run_colours({name: detail["mode"] for name, detail in runs.items()})
@@ -206,8 +209,8 @@ def _run(key: str, name: str, detail: Detail) -> dict[str, Any]:
         charts_one_run.steps(key, name, detail) if ran else None,
         charts_one_run.phases(key, name, detail),
         shape,
-        charts_timeline.timeline(key, name, detail) if ran else None,
-        charts_drafts.drafts(key, name, detail) if ran else None,
+        charts_round.one_round(key, name, detail) if ran else None,
+        charts_one_run.drafts(key, name, detail) if ran else None,
     )
     return {
         "name": name,

@@ -113,7 +113,7 @@ class Pool(Strict):
         return self.nodes * (self.accelerators.per_node // tp)
 
 
-class Link(Strict):
+class PoolLink(Strict):
     """The network between two pools, or between the nodes of one pool, over which weights are sent."""
 
     pools: Annotated[tuple[Name, Name], Field(strict=False)]
@@ -137,7 +137,7 @@ class Cluster(Strict):
     pools: Annotated[dict[Name, Pool], Field(min_length=1)]
     """The pools by name."""
 
-    links: Annotated[tuple[Link, ...], Field(strict=False)] = ()
+    links: Annotated[tuple[PoolLink, ...], Field(strict=False)] = ()
     """The networks between pools, and between the nodes of one. Where none is named, sending weights takes a job's plan
     what its profile says, and a plan of groups no time."""
 

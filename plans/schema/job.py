@@ -174,7 +174,7 @@ class RolloutSpec(Strict):
         return self
 
 
-class Search(Strict):
+class SearchSpec(Strict):
     """Values that `profile` measures and `solve` considers."""
 
     tp: Choices
@@ -231,7 +231,7 @@ class Job(Strict):
     algorithm: Algorithm
     """The policy-gradient update."""
 
-    search: Search
+    search: SearchSpec
     """Values that `profile` measures and `solve` considers."""
 
     slo: Slo = Slo()

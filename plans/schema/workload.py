@@ -213,7 +213,7 @@ class Phases(Strict):
     """Gradients, update and transfer of the weights."""
 
 
-class Source(Strict):
+class PhaseSource(Strict):
     """Where the seconds of a job's phases come from."""
 
     plan: Annotated[str, Field(min_length=1)] | None = None
@@ -236,7 +236,7 @@ class Source(Strict):
     those at which a trained sample costs least."""
 
     @model_validator(mode="after")
-    def _one_of_the_three(self) -> Source:
+    def _one_of_the_three(self) -> PhaseSource:
         if sum(each is not None for each in (self.plan, self.run, self.job)) != 1:
             raise cross_error("seconds come from a plan, a run, or plans of the job; write one of the three", "plan")
         for key in ("lengths", "nodes"):
@@ -255,7 +255,7 @@ class WorkloadJob(Strict):
     """Hub id or name with its size, as in `Qwen2.5-7B`; what memory and switches are derived from. Null: as in the
     source's job."""
 
-    source: Source | None = None
+    source: PhaseSource | None = None
     """Where the seconds of its phases come from; null: they are written here."""
 
     phases: Annotated[Phases | None, Field(exclude_if=is_none)] = None

@@ -21,8 +21,7 @@ from pydantic import BaseModel
 
 from .errors import InputError
 from .yaml_doc import Document, Loc, parse
-from .yaml_io import document_name, header, loads
-from .yaml_write import lines
+from .yaml_io import document_name, header, lines, loads
 
 M = TypeVar("M", bound=BaseModel)
 

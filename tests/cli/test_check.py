@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rlplan.plans.check.annotations import annotation
-from rlplan.plans.check.finding import Finding
+from rlplan.plans.check.finding import Finding, annotation
 from rlplan.plans.check.rules import RULES
 from rlplan.plans.schema.site_rules import SITE_RULES_NAME, find_site_rules
 

@@ -15,10 +15,9 @@ import pytest
 from rich.console import Console
 
 import rlplan as package
-from rlplan.cli.screens import group_live
-from rlplan.cli.screens.group_live import GroupView
-from rlplan.cli.screens.live import LiveView
-from rlplan.cli.shared.placement_text import placement_data, placement_lines, spans
+from rlplan.cli.execute import placement_data, placement_lines, spans
+from rlplan.cli.screens import live as group_live
+from rlplan.cli.screens.live import GroupView, LiveView
 from rlplan.executor.groups.job_process import JobEnd
 from rlplan.executor.placement.live_checks import LiveCheck
 from rlplan.executor.placement.seats import Room, place

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ray")
 
 from rlplan.cli import apply, status
-from rlplan.cli.many_jobs.replans import write_replan
+from rlplan.cli.execute import write_replan
 from rlplan.executor.groups.bound_driver import ReplanInputs
 from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.plans.phrases.numbers import NONE

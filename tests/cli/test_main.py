@@ -13,9 +13,8 @@ from click.shell_completion import BashComplete
 
 import rlplan as package
 from rlplan.cli import main
-from rlplan.cli.main import _COMMANDS, cli
-from rlplan.cli.manual import PAGES
-from rlplan.cli.shared.progress import share, steps
+from rlplan.cli.main import _COMMANDS, PAGES, cli
+from rlplan.cli.shared.output import share, steps
 from rlplan.plans.yaml.errors import InputError, RunFailed, joined
 
 from .command_line import printed, rlplan

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from rlplan.cli.shared.documents import KINDS, model_of
-from rlplan.plans.yaml.editor_schemas import schema_of
+from rlplan.cli.schema import KINDS, model_of
+from rlplan.plans.yaml.yaml_io import schema_of
 
 from .command_line import printed, refused, rlplan
 

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from rlplan.cli.screens.alternatives import front_table, why_table
 from rlplan.cli.screens.groups_screen import costs_text, groups_text
 from rlplan.cli.screens.groups_screen import render as groups_render
 from rlplan.cli.screens.job_screen import data as data_of
-from rlplan.cli.screens.job_screen import render
+from rlplan.cli.screens.job_screen import front_table, render, why_table
 from rlplan.cli.screens.solved import plan_summary, plan_text
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions

@@ -35,6 +35,8 @@ def played(parts: Sequence[str], jobs: int = 1, only: str = "") -> dict[str, Out
     """The outputs of these parts, by part. `only`: of scenarios whose name begins so."""
     chosen = [scenario.name for scenario in scenarios() if scenario.name.startswith(only)]
     found: dict[str, Outputs] = {part: {} for part in parts}
+    if not parts:
+        return found
     if jobs == 1:
         results = list(map(_played, chosen, [tuple(parts)] * len(chosen)))
     else:

@@ -17,7 +17,7 @@ import yaml
 
 import rlplan
 from rlplan.cli.main import cli
-from rlplan.cli.shared.documents import KINDS
+from rlplan.cli.schema import KINDS
 from rlplan.plans.check.rules import RULES
 from rlplan.plans.facts.executable import SAME_IN_BOTH_KINDS, UPDATE_VALUES, unsupported
 from rlplan.plans.schema.groups_plan import load_groups_plan

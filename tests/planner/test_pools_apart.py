@@ -16,7 +16,7 @@ from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.what_if import Documents
 from rlplan.plans.check.plan_fit import misfits
 from rlplan.plans.check.prediction_rules import price_faults
-from rlplan.plans.schema.cluster import Cluster, Link, load_cluster
+from rlplan.plans.schema.cluster import Cluster, PoolLink, load_cluster
 from rlplan.plans.schema.job import Job, JobPlacement, load_job
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.planned_job import PlacementSpec
@@ -39,7 +39,9 @@ def apart(cluster: Cluster, engines: int, trainers: int, *streams_bytes_per_s: f
     (pool,) = cluster.pools.values()
     pools = {name: pool.model_copy(update={"nodes": n}) for name, n in (("decode", engines), ("learn", trainers))}
     ends = (("decode", "learn"), ("decode", "decode"))
-    links = [Link(pools=each, stream_bytes_per_s=speed) for each, speed in zip(ends, streams_bytes_per_s, strict=False)]
+    links = [
+        PoolLink(pools=each, stream_bytes_per_s=speed) for each, speed in zip(ends, streams_bytes_per_s, strict=False)
+    ]
     return cluster.model_copy(update={"pools": pools, "links": tuple(links)})
 
 

@@ -21,7 +21,7 @@ from rlplan.planner.solve import Solved, solve
 from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.check.plan_fit import misfits
 from rlplan.plans.facts.model_shape import ModelShape
-from rlplan.plans.phrases.caveats import cut_text
+from rlplan.plans.facts.plan_text import cut_text
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import Infeasible

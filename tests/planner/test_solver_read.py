@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.plans.facts.solver_read import MEASURED_WITH, UNREAD, digest_of
+from rlplan.plans.facts.digest import MEASURED_WITH, UNREAD, digest_of
 from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.schema.base import Strict
 from rlplan.plans.schema.cluster import Cluster

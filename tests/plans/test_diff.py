@@ -13,20 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from rlplan.plans.diff.change import NOT_GIVEN, Quantity, changes
+from rlplan.cli.diff import render
+from rlplan.plans.diff.change import NOT_GIVEN, Quantity, change_text, changes, delta_text, value_text, values
 from rlplan.plans.diff.difference_error import Errors
 from rlplan.plans.diff.groups_diff import diff_groups
 from rlplan.plans.diff.groups_report import groups_report, groups_verdict
 from rlplan.plans.diff.input_diff import InputFiles
 from rlplan.plans.diff.job_diff import NO_FILES, Repriced, diff_jobs, why_of
 from rlplan.plans.diff.job_report import job_report, job_verdict, job_warnings
-from rlplan.plans.diff.markdown import MAX_LINES, code, escape, markdown
 from rlplan.plans.diff.one_plan import one_plan_dict, one_plan_report
-from rlplan.plans.diff.quantity_text import change_text, delta_text, value_text, values
-from rlplan.plans.diff.review import Column, Report, Row, Section, fold
-from rlplan.plans.diff.terminal_text import render
-from rlplan.plans.facts.digest import job_decisions, job_predictions
-from rlplan.plans.facts.solver_read import solver_read
+from rlplan.plans.diff.review import MAX_LINES, Report, ReportColumn, ReportRow, Section, code, escape, fold, markdown
+from rlplan.plans.facts.digest import job_decisions, job_predictions, solver_read
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.predicted import PredictedError
@@ -316,7 +313,7 @@ def test_numbers_are_the_same_to_the_written_digits():
 
 
 def test_a_folded_list_keeps_a_row_of_each_block():
-    rows = [Row((f"a{i}",), "a") for i in range(9)] + [Row(("b",), "b")]
+    rows = [ReportRow((f"a{i}",), "a") for i in range(9)] + [ReportRow(("b",), "b")]
     kept, left = fold(rows, 3)
     assert [row.cells[0] for row in kept] == ["a0", "a1", "b"] and left == 7
     assert fold(rows, 10) == (rows, 0) and fold(rows, 0) == ([], 10)
@@ -330,9 +327,9 @@ def test_text_of_a_plan_breaks_no_markdown():
 
 
 def test_a_terminal_shows_tables_folded_and_notes_below_their_rows():
-    rows = tuple(Row((f"k{i}", "1", "2"), tone=(-1) ** i) for i in range(22))
-    columns = (Column("key"), Column("old", right=True), Column("new"))
-    noted = Section(columns, (Row(("n", "1", "2"), note="since"), Row(("m", "3", "4"))), note_title="why")
+    rows = tuple(ReportRow((f"k{i}", "1", "2"), tone=(-1) ** i) for i in range(22))
+    columns = (ReportColumn("key"), ReportColumn("old", right=True), ReportColumn("new"))
+    noted = Section(columns, (ReportRow(("n", "1", "2"), note="since"), ReportRow(("m", "3", "4"))), note_title="why")
     report = Report(
         "p",
         "title",

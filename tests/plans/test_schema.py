@@ -8,14 +8,14 @@ import pytest
 import yaml
 
 import rlplan
-from rlplan.cli.shared.documents import KINDS, model_of
+from rlplan.cli.schema import KINDS, model_of
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.site_rules import SiteRules
 from rlplan.plans.schema.workload import Workload
-from rlplan.plans.yaml.editor_schemas import SHIPPED, place_schema, schema_of
+from rlplan.plans.yaml.yaml_io import SHIPPED, place_schema, schema_of
 
 from .conftest import PLAN_TEXT, models_below, models_in
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from rlplan.plans.yaml.editor_schemas import schema_of
 from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import schema_of
 from rlplan.profiles.length_trace import LengthLine, LengthRow, read_lengths, write_lengths
 
 GOOD = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.plans.phrases.phase_names import as_trained_text
+from rlplan.plans.phrases.sentences import as_trained_text
 from rlplan.plans.schema.plan import Plan, load_plan
 from rlplan.plans.schema.planned_job import KindNorms
 from rlplan.plans.yaml.errors import InputError

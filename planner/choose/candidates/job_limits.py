@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ....plans.check.resource_rules import too_many_accelerators
+from ....plans.check.plan_fit import too_many_accelerators
 from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
 from ....plans.yaml.errors import InputError

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ....plans.check.input_rules import stale_inputs
-from ....plans.check.solved_rules import has_edited_decisions, has_edited_predictions
+from ....plans.check.solved_rules import has_edited_decisions, has_edited_predictions, stale_inputs
 from ....plans.facts.public_models import Architecture
 from ....plans.schema.plan import Plan, load_plan
 from ....plans.schema.predicted import PredictedRound

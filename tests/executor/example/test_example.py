@@ -105,7 +105,7 @@ def test_the_teachers_sequences_follow_the_rules_of_the_task(torch: object) -> N
 
     from rlplan.executor.example import warmup
 
-    data = warmup.batch(np.random.default_rng(0), warmup.Phase(steps=1, rows=16, tokens=61, keys=12, hits=0.5))
+    data = warmup.batch(np.random.default_rng(0), warmup.WarmupPhase(steps=1, rows=16, tokens=61, keys=12, hits=0.5))
     hits = 0
     for tokens, kinds, labels, positions in zip(
         *(data[name].tolist() for name in ("tokens", "kind", "label", "positions")), strict=True
@@ -161,7 +161,7 @@ def test_an_example_is_a_whole_folder_or_none(torch: object, tmp_path: Path, mon
     monkeypatch.setattr(warmup.torch.optim, "AdamW", noted)
     monkeypatch.setattr(warmup, "RAMP_STEPS", 2)
     monkeypatch.setattr(write, "PROMPTS", 20)
-    short, told = (warmup.Phase(4, 2, 32, 8, 0.5),), []
+    short, told = (warmup.WarmupPhase(4, 2, 32, 8, 0.5),), []
     before = warmup.torch.get_num_threads()
     facts = write.write_example(tmp_path / "demo", 5, short, lambda *step: told.append(step[:2]))
     assert warmup.torch.get_num_threads() == before and told == [(1, 4), (2, 4), (3, 4), (4, 4)]
@@ -207,7 +207,7 @@ def test_a_seed_gives_the_same_weights_and_keeps_the_callers_state(torch: object
 
     from rlplan.executor.example import warmup
 
-    short = (warmup.Phase(steps=3, rows=4, tokens=32, keys=8, hits=0.5),)
+    short = (warmup.WarmupPhase(steps=3, rows=4, tokens=32, keys=8, hits=0.5),)
     before = t.get_rng_state()
     first, again, other = (warmup.warm_up(seed, 1, short).state_dict() for seed in (5, 5, 6))
     assert t.equal(before, t.get_rng_state())
@@ -224,7 +224,7 @@ def test_a_new_model_looks_back_at_the_token_and_the_try(torch: object) -> None:
 
     model = warmup.make_model(0)
     model.set_attn_implementation("eager")
-    data = warmup.batch(np.random.default_rng(0), warmup.Phase(steps=1, rows=4, tokens=48, keys=8, hits=0.5))
+    data = warmup.batch(np.random.default_rng(0), warmup.WarmupPhase(steps=1, rows=4, tokens=48, keys=8, hits=0.5))
     with t.no_grad():
         out = model(data["tokens"], attention_mask=t.ones_like(data["tokens"]), output_attentions=True)
     assert out.attentions[0][:, 0].diagonal(-1, 1, 2).mean() > 0.8

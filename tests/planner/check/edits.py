@@ -13,7 +13,7 @@ from rlplan.planner.check.checker import Checker, FileReport
 from rlplan.plans.check.any_document import read_document
 from rlplan.plans.check.solved_rules import decisions_of, predictions_of
 from rlplan.plans.yaml.yaml_doc import parse
-from rlplan.plans.yaml.yaml_write import write
+from rlplan.plans.yaml.yaml_io import write
 
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
 """Ten days after the laptop's profile was measured."""

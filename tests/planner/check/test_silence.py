@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlplan.plans.check.annotations import annotation
+from rlplan.plans.check.finding import annotation
 from rlplan.plans.yaml.yaml_doc import parse
-from rlplan.plans.yaml.yaml_write import write
+from rlplan.plans.yaml.yaml_io import write
 
 from .conftest import run
 from .edits import GONE, Checker, check

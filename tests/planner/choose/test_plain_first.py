@@ -16,7 +16,7 @@ from rlplan.planner.choose.schedule_choice import Decided
 from rlplan.planner.explain.holdout_rounds import simulate_holdout
 from rlplan.planner.explain.why import tie_text
 from rlplan.planner.solve import Solved
-from rlplan.plans.phrases.solver_status import LITTLE, little_gained
+from rlplan.plans.facts.plan_text import LITTLE, little_gained
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.schema.plan import Plan
 

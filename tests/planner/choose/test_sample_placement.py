@@ -12,7 +12,7 @@ from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
 from rlplan.planner.simulate.whole_run import simulate_plan
-from rlplan.plans.phrases.why_line import levers_of
+from rlplan.plans.phrases.sentences import levers_of
 from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import InputError

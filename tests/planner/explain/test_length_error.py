@@ -16,7 +16,7 @@ from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.solve import Solved
-from rlplan.plans.phrases.caveats import drift_text
+from rlplan.plans.facts.plan_text import drift_text
 from rlplan.plans.schema.base import Mode
 from rlplan.plans.schema.length_evidence import LengthBasis, LengthDrift, few_lengths
 from rlplan.plans.yaml.errors import Infeasible, InputError

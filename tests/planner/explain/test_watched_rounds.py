@@ -25,7 +25,7 @@ from rlplan.planner.simulate.columns.whole_columns import LongColumn, Setting, S
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws
 from rlplan.planner.simulate.whole_run import Watch, simulate_plan
-from rlplan.plans.facts.critical_path import critical_path
+from rlplan.plans.facts.round_bars import critical_path
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.round_shape import most_running, shape, tail_begins_s
 from rlplan.rounds.round_spec import RoundKind

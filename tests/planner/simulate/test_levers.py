@@ -17,7 +17,7 @@ from rlplan.planner.simulate.streamed_updates import Window, exposed_update_s
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve
 from rlplan.planner.solve_options import SolveOptions
-from rlplan.plans.phrases.why_line import levers_of
+from rlplan.plans.phrases.sentences import levers_of
 from rlplan.plans.schema.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.draft_schema import ProfiledDrafts

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlplan.cli.main import cli
-from rlplan.plans.check.annotations import annotation, is_sarif, sarif
-from rlplan.plans.check.finding import Finding
+from rlplan.plans.check.finding import Finding, annotation, is_sarif, sarif
 from rlplan.plans.yaml.errors import InputError
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from rlplan.plans.check.plan_check import changed_inputs, check_plan, model_of_plan, open_plan
+from rlplan.plans.facts.digest import solver_read
 from rlplan.plans.facts.model_shape import ModelShape
-from rlplan.plans.facts.solver_read import solver_read
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.job import load_job

@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlplan.plans.check import groups_fit, plan_fit, prediction_rules, resource_rules, site_breaches, solved_rules
+from rlplan.plans.check import (
+    groups_fit,
+    plan_fit,
+    prediction_rules,
+    site_breaches,
+    solved_rules,
+)
+from rlplan.plans.check import (
+    plan_fit as resource_rules,
+)
 from rlplan.plans.check.any_document import read_document
 from rlplan.plans.check.finding import Fault, located
 from rlplan.plans.check.rules import RULES, table

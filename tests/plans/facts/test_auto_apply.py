@@ -3,8 +3,8 @@
 import pytest
 
 from rlplan.plans.check.any_document import read_document
+from rlplan.plans.diff.auto_apply import Permission, may_apply
 from rlplan.plans.diff.groups_diff import diff_groups
-from rlplan.plans.facts.auto_apply import Permission, may_apply
 from rlplan.plans.facts.digest import groups_decisions, groups_predictions
 from rlplan.plans.schema.site_rules import SiteRules, SiteRulesFile
 from rlplan.plans.yaml.yaml_doc import parse

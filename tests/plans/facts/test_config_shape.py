@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from rlplan.plans.facts.config_shape import architecture_from_config
+from rlplan.plans.facts.model_shape import architecture_from_config
 from rlplan.plans.facts.public_models import word_set
 
 LLAMA = {

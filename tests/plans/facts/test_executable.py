@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.plans.facts.executable import SAME_IN_BOTH_KINDS, UPDATE_VALUES, is_for_any, not_executable, unsupported
-from rlplan.plans.facts.executable_groups import unsupported_in_groups
+from rlplan.plans.facts.executable import (
+    SAME_IN_BOTH_KINDS,
+    UPDATE_VALUES,
+    is_for_any,
+    not_executable,
+    unsupported,
+    unsupported_in_groups,
+)
 from rlplan.plans.facts.model_shape import ModelShape
 from rlplan.plans.schema.levers import UpdateLayout
 from rlplan.plans.schema.plan import Plan

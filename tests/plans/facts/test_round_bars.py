@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.plans.facts.critical_path import critical_path, longest_path, slack_text
 from rlplan.plans.facts.node_price import usd_per_node_hour
-from rlplan.plans.facts.round_bars import LANES, round_bars
+from rlplan.plans.facts.round_bars import LANES, critical_path, longest_path, round_bars, slack_text
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.predicted import PredictedPhases

@@ -15,7 +15,10 @@ import numpy as np
 import pytest
 
 from rlplan.plans.facts.compared_plans import ComparedPoint
-from rlplan.plans.page import comparison_page, groups_page, plan_page, run_page
+from rlplan.plans.page.page_of_compare import comparison_page
+from rlplan.plans.page.page_of_groups import groups_page
+from rlplan.plans.page.page_of_plan import plan_page
+from rlplan.plans.page.page_of_run import run_page
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.predicted import Predicted

@@ -10,11 +10,14 @@ import pytest
 import yaml
 
 from rlplan import __version__
-from rlplan.plans.page import comparison_page, group_run_page, groups_page, plan_page, run_page
-from rlplan.plans.page.charts.axes import axis, figure
-from rlplan.plans.page.charts.charts_many_runs import smoothed
-from rlplan.plans.page.charts.charts_plan import share_within
-from rlplan.plans.page.palette import contrast, job_colours, run_colours, text_on
+from rlplan.plans.page.chart_axes import axis, figure
+from rlplan.plans.page.charts_many_runs import smoothed
+from rlplan.plans.page.charts_plan import share_within
+from rlplan.plans.page.elements import contrast, job_colours, run_colours, text_on
+from rlplan.plans.page.page_of_compare import comparison_page
+from rlplan.plans.page.page_of_groups import group_run_page, groups_page
+from rlplan.plans.page.page_of_plan import plan_page
+from rlplan.plans.page.page_of_run import run_page
 from rlplan.plans.phrases.numbers import seconds
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.plan import Plan

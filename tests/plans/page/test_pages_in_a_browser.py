@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from rlplan.plans.page import plan_page, run_page
+from rlplan.plans.page.page_of_plan import plan_page
+from rlplan.plans.page.page_of_run import run_page
 from rlplan.traces.report import report
 
 from ..conftest import PLAN_TEXT

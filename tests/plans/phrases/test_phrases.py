@@ -6,12 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.plans.page.decision_tables import value_text
+from rlplan.plans.facts.plan_text import solver_status, trainers_text, update_text
+from rlplan.plans.page.page_of_plan import value_text
 from rlplan.plans.phrases.numbers import bytes_of, bytes_text, count, digits, fixed, percent, seconds, span, times, usd
-from rlplan.plans.phrases.sentences import listed, one_line, sentence, shorten
-from rlplan.plans.phrases.solver_status import solver_status
-from rlplan.plans.phrases.update_text import trainers_text, update_text
-from rlplan.plans.phrases.why_line import Alternative, levers_of, levers_text, parse
+from rlplan.plans.phrases.sentences import (
+    Alternative,
+    levers_of,
+    levers_text,
+    listed,
+    one_line,
+    parse,
+    sentence,
+    shorten,
+)
 from rlplan.plans.schema.levers import UpdateLayout
 from rlplan.plans.schema.plan import Solver
 from rlplan.plans.yaml.yaml_io import dump, loads

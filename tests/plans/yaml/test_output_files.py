@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from rlplan.plans.schema.cluster import Cluster
-from rlplan.plans.yaml.editor_schemas import schema_of
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.output_files import must_take_file, must_take_folder, written_kind
-from rlplan.plans.yaml.yaml_io import atomic_write
+from rlplan.plans.yaml.yaml_io import atomic_write, schema_of
 
 from ...documents import CLUSTER
 from ...full_disk import full_disk

@@ -14,8 +14,7 @@ from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml import yaml_doc
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_doc import parse
-from rlplan.plans.yaml.yaml_io import dump, error_at, loads, sha256_file
-from rlplan.plans.yaml.yaml_write import number, write
+from rlplan.plans.yaml.yaml_io import dump, error_at, loads, number, sha256_file, write
 
 from ..conftest import JOB, PLAN_TEXT
 from ..strategies import clusters, plans, relaxed, texts

@@ -13,7 +13,7 @@ from rlplan.executor.trainer.policy.attention import VARLEN, PackedSequences
 from rlplan.executor.trainer.policy.chunked_head import BLOCK_ELEMENTS, CHUNK_ROWS, ChunkedHead
 from rlplan.executor.trainer.policy.load_policy import LayerForwards, load_policy
 from rlplan.executor.trainer.policy.rank_mesh import join
-from rlplan.plans.facts.config_shape import architecture_from_config
+from rlplan.plans.facts.model_shape import architecture_from_config
 from rlplan.plans.schema.levers import UpdateLayout
 from rlplan.profiles.laws.rank_memory import (
     BUCKET_PARAMETERS,

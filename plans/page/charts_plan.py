@@ -5,26 +5,23 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...phrases.numbers import bytes_text, digits, percent, seconds, times, usd
-from ...phrases.phase_names import PHASE_NAMES
-from ...phrases.sentences import listed, sentence
-from ...schema.plan import Plan
-from ...schema.predicted import ROUGH_ROUNDS, MemoryBar, Predicted, PredictedRound, Quantiles
-from ..elements import Chart, Swatch
-from ..palette import BAD, INK, MODE, MUTED, PANEL, PHASE, TRACK, faded
-from .axes import axis, cut, figure, lanes, share_axis
-from .bands import BandGroup, BandRow, Spread, bands
+from ..phrases.numbers import bytes_text, digits, percent, seconds, times, usd
+from ..phrases.sentences import PHASE_NAMES, listed, sentence
+from ..schema.plan import Plan
+from ..schema.predicted import ROUGH_ROUNDS, MemoryBar, Predicted, PredictedRound, Quantiles
+from .chart_axes import BandGroup, BandRow, DurationSpread, axis, bands, cut, figure, lanes, share_axis
+from .elements import BAD, INK, MODE, MUTED, PANEL, PHASE, TRACK, Chart, Swatch, faded
 
 
-def spread(quantiles: Quantiles) -> Spread:
+def spread(quantiles: Quantiles) -> DurationSpread:
     """Return quantiles of a plan as a spread, which charts draw."""
-    return Spread(quantiles.p50, quantiles.p95, quantiles.mean)
+    return DurationSpread(quantiles.p50, quantiles.p95, quantiles.mean)
 
 
-def phase_spreads(kind: PredictedRound) -> dict[str, Spread]:
+def phase_spreads(kind: PredictedRound) -> dict[str, DurationSpread]:
     """Return the spread of each phase of a kind of round, in order; of the weight transfer only the mean is known."""
     return {
-        "sync": Spread(kind.sync_s, kind.sync_s, kind.sync_s),
+        "sync": DurationSpread(kind.sync_s, kind.sync_s, kind.sync_s),
         "rollout": spread(kind.rollout_s),
         "reward_exposed": spread(kind.reward_exposed_s),
         "train": spread(kind.train_s),

@@ -1,12 +1,22 @@
-"""The state of co-execution groups as text: each job's turn, its slowdown beside its bound, and moves."""
+"""Co-execution groups that run or have run, as text: each job's turn, its slowdown beside its bound, whom it waited
+for, busy units, and moves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...plans.phrases.group_cells import MOVE_COLUMNS, move_cells
-from ...plans.phrases.numbers import NONE, count, seconds, times
+from ...plans.facts.group_cells import (
+    GROUP_COLUMNS,
+    MOVE_COLUMNS,
+    SWITCH_COLUMNS,
+    SWITCH_TEXT,
+    group_cells,
+    move_cells,
+    switch_rows,
+)
+from ...plans.phrases.numbers import NONE, count, percent, seconds, times
 from ...plans.phrases.sentences import listed, one_line
 
 _JOB_COLUMNS = ("job", "group", "now", "steps", "starts", "slowdown", "predicted", "at most")
@@ -65,3 +75,35 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in (titles, *rows)
     ]
+
+
+def group_text(name: str, report: dict[str, Any]) -> str:
+    """The figures of `traces.groups.group_report`, a line each."""
+    begin_s, end_s = report["together_s"]
+    lines = [
+        f"{one_line(name)}: group {report['group']} of {count(len(report['jobs']), 'job')}, "
+        f"permit rule {report['rule']}; measured while all ran, {seconds(end_s - begin_s)}"
+    ]
+    wide = max((len(one_line(job)) for job in report["jobs"]), default=0) + 2
+    head = ("steps", "starts", *GROUP_COLUMNS)
+    lines.append(f"{'':{wide}}" + _cells(head, head))
+    for job, row in report["jobs"].items():
+        cells = (f"{row['steps']}", f"{row['starts']}", *group_cells(row))
+        broken = "  breaks its bound" if row["keeps"] is False else ""
+        lines.append(f"{one_line(job):{wide}}" + _cells(cells, head) + broken)
+    for job, row in report["left"].items():
+        how = "is to leave" if row["still_there"] else "left"
+        lines.append(f"{one_line(job)} {how} after {count(row['steps'], 'step')}")
+    if rows := switch_rows(report["jobs"]):
+        lines += [SWITCH_TEXT, f"{'':{wide}}" + _cells(SWITCH_COLUMNS, SWITCH_COLUMNS)]
+        lines += [f"{one_line(job):{wide}}" + _cells(cells, SWITCH_COLUMNS) for job, cells in rows.items()]
+    busy = ", ".join(
+        f"{figures['pool'] or 'unit'} {unit} {NONE if figures['busy'] is None else percent(figures['busy'])}"
+        for unit, figures in report["units"].items()
+    )
+    return "\n".join([*lines, f"busy share of each unit: {busy}"])
+
+
+def _cells(cells: Sequence[str], titles: Sequence[str]) -> str:
+    """Cells below their titles."""
+    return "".join(f"{cell:>{len(title) + 3}}" for cell, title in zip(cells, titles, strict=True))

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from ..check.site_breaches import group_breaches
-from ..diff.groups_diff import GroupsDiff
 from ..phrases.numbers import count, seconds, usd
 from ..phrases.sentences import listed
 from ..schema.site_rules import AutoApply, SiteRulesFile
+from .groups_diff import GroupsDiff
 
 _TOLERANCE = 1e-9
 

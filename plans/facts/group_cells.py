@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..phrases.numbers import NONE, percent, seconds, times, usd
+from ..phrases.sentences import listed
 from ..schema.groups_plan import GroupMember, GroupsPlan
 from ..schema.workload import GroupRules
-from .numbers import NONE, percent, seconds, times, usd
-from .sentences import listed
 
 
 def limit(member: GroupMember, rules: GroupRules) -> float:

@@ -6,13 +6,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...phrases.numbers import beside_predicted, count, fixed, is_finite, percent, times
-from ...phrases.sentences import listed
-from ..elements import Chart, Swatch, esc
-from ..palette import GOOD, INK, MODE, MUTED, PHASE, faded
-from .axes import axis, cut, figure, lanes, share_axis
+from ..phrases.numbers import beside_predicted, count, fixed, is_finite, percent, times
+from ..phrases.sentences import listed
+from .chart_axes import axis, cut, figure, lanes, share_axis
 from .charts_one_run import Detail
 from .charts_plan import length_axis
+from .elements import GOOD, INK, MODE, MUTED, PHASE, Chart, Swatch, esc, faded
 
 Runs = Mapping[str, Detail]
 MAX_POINTS = 1200

@@ -1,25 +1,24 @@
-"""A timeline of a mean round of each kind: which resource works when, and how many sequences run in the rollout."""
+"""Timelines of one round: a mean round of each kind as planned, and a round as it was measured.
+
+Which resource works when, and how many sequences run in the rollout."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...facts.critical_path import slack_text
-from ...facts.round_bars import LANES, Bar, Lane
-from ...phrases.numbers import percent, seconds
-from ...phrases.phase_names import PHASE_NAMES
-from ...phrases.sentences import listed
-from ...schema.predicted import Predicted, PredictedRound
-from ..elements import Chart, Swatch, esc
-from ..palette import INK, PHASE, faded
-from .axes import axis, figure, header, lanes
+from ..facts.round_bars import LANES, Lane, RoundBar, slack_text
+from ..phrases.numbers import percent, seconds
+from ..phrases.sentences import PHASE_NAMES, exposed_text, listed
+from ..schema.predicted import Predicted, PredictedRound
+from .chart_axes import axis, figure, header, lanes
+from .elements import INK, PHASE, Chart, Swatch, esc, faded
 
 _LANE: Mapping[str, str] = {"sync": "transfer"}
 _HALF = 0.33  # of a lane's height
 
 
-def timeline(predicted: Predicted, bars: Sequence[Bar]) -> Chart:
+def timeline(predicted: Predicted, bars: Sequence[RoundBar]) -> Chart:
     """Return a Gantt chart of one mean round of each kind, on one scale."""
     chart = figure()
     labels: list[tuple[float, str]] = []
@@ -75,7 +74,7 @@ def _caption(name: str, kind: PredictedRound, named: bool) -> str:
     )
 
 
-def _draw(chart: Any, bar: Bar, position: float) -> None:
+def _draw(chart: Any, bar: RoundBar, position: float) -> None:
     colour = PHASE.get(bar.phase, PHASE["other"])
     bar_names = {**PHASE_NAMES, "tail": "rollout, its tail", "scoring": "scoring, beside the rollout"}
     name = bar_names[bar.phase]
@@ -94,7 +93,7 @@ def _draw(chart: Any, bar: Bar, position: float) -> None:
     )  # fmt: skip
 
 
-def _running(chart: Any, bars: Sequence[Bar], kind: PredictedRound, position: float) -> None:
+def _running(chart: Any, bars: Sequence[RoundBar], kind: PredictedRound, position: float) -> None:
     """Draw how many sequences run during the rollout; the lane's full height is the most that run at once."""
     engines = [bar for bar in bars if bar.lane == "engines" and bar.phase in ("rollout", "tail")]
     if not engines:
@@ -109,7 +108,7 @@ def _running(chart: Any, bars: Sequence[Bar], kind: PredictedRound, position: fl
     )  # fmt: skip
 
 
-def _path(chart: Any, bars: Sequence[Bar], rows: Mapping[Lane, float]) -> None:
+def _path(chart: Any, bars: Sequence[RoundBar], rows: Mapping[Lane, float]) -> None:
     """Draw the critical path: a line under its bars, from lane to lane."""
     xs: list[float] = []
     ys: list[float] = []
@@ -118,3 +117,54 @@ def _path(chart: Any, bars: Sequence[Bar], rows: Mapping[Lane, float]) -> None:
         xs += [bar.begin_s, bar.begin_s + bar.seconds]
         ys += [foot, foot]
     chart.add_scatter(x=xs, y=ys, mode="lines", hoverinfo="skip", line={"color": INK, "width": 1.5})
+
+
+_COLOUR = {"decode": PHASE["rollout"], "score": PHASE["scoring"], "stream": PHASE["train"], "train": PHASE["train"]}
+_VERB = {"decode": "decodes", "score": "score", "stream": "trains groups that are complete", "train": "trains the rest"}
+MOST_ROWS = 24
+
+
+def one_round(key: str, name: str, detail: Mapping[str, Any]) -> Chart | None:
+    """Return a Gantt chart of one round, a row for each engine, the reward workers and the trainer; None without one.
+
+    Of more than `MOST_ROWS` rows the first engines are left out.
+    """
+    round_ = detail["timeline"]
+    if round_ is None:
+        return None
+    rows = round_["rows"][-MOST_ROWS:]
+    chart, labels = figure(), []
+    for position, row in enumerate(rows):
+        labels.append((float(position), row["name"]))
+        for began, ended in row["spans"]:
+            chart.add_bar(
+                orientation="h",
+                base=[began],
+                x=[ended - began],
+                y=[position],
+                width=0.62,
+                hovertext=f"<b>{esc(row['name'])}</b> {_VERB[row['what']]}<br>{seconds(began)} to {seconds(ended)}",
+                hoverinfo="text",
+                marker={
+                    "color": faded(_COLOUR[row["what"]], 0.55 if row["what"] == "stream" else 1.0),
+                    "line": {"width": 0},
+                },
+            )
+    end_s = round_["end_s"]
+    chart.update_layout(
+        xaxis=axis("seconds from the round's beginning", range=[0, 1.01 * end_s], nticks=9),
+        yaxis=lanes(labels, -0.6, len(rows) - 0.4),
+    )
+    engines = [row for row in round_["rows"] if row["what"] == "decode"]
+    idle = [1 - sum(ended - began for began, ended in row["spans"]) / end_s for row in engines]
+    caption = (
+        f"Step {round_['step']:,}, a {round_['kind']} round of {seconds(end_s)}: engines decode nothing in "
+        f"{percent(sum(idle) / len(idle))} of it. In the mean of all steps: {exposed_text(detail['overlap'])}."
+    )
+    legend = (
+        Swatch("decoding", PHASE["rollout"]),
+        Swatch("scoring", PHASE["scoring"]),
+        Swatch("training before the round's end", PHASE["train"], "band"),
+        Swatch("update", PHASE["train"]),
+    )
+    return Chart(f"timeline-{key}", f"{name}: one round", caption, chart, 24 * len(rows) + 70, legend, wide=True)

@@ -1,1 +1,0 @@
-"""solve, show and simulate of a workload: many jobs that share nodes."""

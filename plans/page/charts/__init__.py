@@ -1,1 +1,0 @@
-"""Charts of pages; axes.py is what all of them share."""
