@@ -32,12 +32,12 @@ from .choose.cost_error import noise_of
 from .choose.cycle_cost import Cycle
 from .choose.highs import MAX_NODES
 from .choose.plan_limits import Limits, Objective, TrainPool
+from .choose.prefix_placement import place
 from .costs.reward_costs import crowding, further_costs
 from .costs.round_costs import change_of, judge_factors, with_judge
 from .lengths.draws import Draws
 from .lengths.length_model import LengthModel, fit_lengths
 from .lengths.table_lengths import extrapolated
-from .sample_placement import place
 from .simulate.columns.whole_columns import Setting
 
 # Options of a solve beside its documents.

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rlplan.planner import plan_gain, sample_placement
-from rlplan.planner.choose import candidate_search
+from rlplan.planner import plan_gain
+from rlplan.planner.choose import candidate_search, prefix_placement
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates import candidate_rounds, reward_choices
 from rlplan.planner.explain import length_error
@@ -26,13 +26,14 @@ FEW = (Pass(2, 1, math.inf), Pass(8, 4, 0.05))
 CONSTANTS = {
     candidate_search: {"FINER": {}},
     candidate_rounds: {
-        "CUTOFF_LEVELS": (0.5, 0.8), "ROW_DEVIATIONS": (1.5,), "PROMPT_FACTORS": (1.25,), "SAMPLE_FACTORS": (1.0, 1.5), "LONG_SHARES": (0.2,),
+        "CUTOFF_LEVELS": (0.5, 0.8), "ROW_DEVIATIONS": (1.5,), "PROMPT_FACTORS": (1.25,), "SAMPLE_FACTORS": (1.0, 1.5),
+        "LONG_SHARES": (0.2,),
     },
     reward_choices: {"MOST_COPIES": 1},
     whole_columns: {"FEED": 48},
     column_setting: {"FEED": 48},
     length_error: {"TRACES": 2, "MOST": 2, "FEWEST": 2},
-    sample_placement: {"ROUNDS": 4, "SAMPLES": 1},
+    prefix_placement: {"ROUNDS": 4, "SAMPLES": 1},
     plan_gain: {"_GAIN_SAMPLES": 1600, "_GAIN_STEPS": 8},
 }  # fmt: skip
 
