@@ -170,7 +170,7 @@ def long_keys(
     keys = [
         LongKey(rule, copies, layout, tokens, share, queue=queue)
         for rule in rules
-        for copies, queue in _issues(job, model, rule, prompts)
+        for copies, queue in _long_issues(job, model, rule, prompts)
         for layout in layouts
         for tokens in (0, *(g for key, g in drafted if key == layout))
         for share in (0.0, *(hand_over if layout in hands_over else ()))
@@ -187,7 +187,9 @@ def long_keys(
     ]
 
 
-def _issues(job: Job, model: LengthModel, rule: DeferralRule, prompts: int | None) -> list[tuple[int, tuple[int, ...]]]:
+def _long_issues(
+    job: Job, model: LengthModel, rule: DeferralRule, prompts: int | None
+) -> list[tuple[int, tuple[int, ...]]]:
     """(copies, queue) of the long rounds of a rule."""
     if rule.mode != "exact":
         return [(1, ())]
@@ -238,7 +240,7 @@ def short_keys(
     no candidate; then `modes` are sync and that mode.
     """
     target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt
-    issues, most, forced = _issues(job, model, modes), job.search.max_over_issue, len(modes) == 2
+    issues, most, forced = _short_issues(job, model, modes), job.search.max_over_issue, len(modes) == 2
     layouts, refused = list(layouts), []
     allowed = {issue for issue in issues if over_issue(issue[1], issue[2], target, size) <= most}
     keys = [ShortKey(*issue, layout) for issue in sorted(allowed) for layout in layouts]
@@ -258,7 +260,7 @@ def short_keys(
     return sorted(keys), refused
 
 
-def _issues(job: Job, model: LengthModel, modes: Sequence[Mode]) -> set[Issue]:
+def _short_issues(job: Job, model: LengthModel, modes: Sequence[Mode]) -> set[Issue]:
     """The issues of short rounds of `modes`, without the limit on waste, and without mode predict, which issues as
     sync."""
     target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt
