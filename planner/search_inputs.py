@@ -22,11 +22,11 @@ from ..profiles.reward_tables import with_reward_times
 from .choose.candidate_search import Search
 from .choose.candidates.candidate_space import MODES, Space, enumerate_space
 from .choose.candidates.pool_choice import choose_pools
-from .choose.candidates.prefix_placement import place
 from .choose.candidates.prompt_supply import few_for_refills
 from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.cycle_cost import Cycle
 from .choose.plan_limits import Limits, TrainPool
+from .choose.prefix_placement import place
 from .choose.rewards.judge_places import judge_places
 from .choose.rewards.reward_choices import fixed_workers, room_beside, undecided
 from .costs.reward_costs import crowding, further_costs

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.lengths.table_lengths import copula_tokens
-from rlplan.planner.simulate.reference_round import Lengths, simulate_round
+from rlplan.planner.simulate.reference_round import RoundLengths, simulate_round
 from rlplan.planner.simulate.round_arrays import RoundTimes
 from rlplan.rounds.machines.events import Abort, Action, Event, Issue, SampleKey, Score
 from rlplan.rounds.machines.outcome import Fate
@@ -129,7 +129,7 @@ class OperatingPoint:
         return deferred / (deferred + self._target)
 
     def _run(self, machine: QuotaRound | RaceRound, lengths: NDArray[np.int64], cost: DecodeCost) -> RoundTimes:
-        issued = Lengths(
+        issued = RoundLengths(
             natural=lambda key, prompt: int(lengths[key.draw, key.sample]),
             prompt_tokens=lambda prompt: PROMPT_TOKENS,
             reward=lambda key, prompt: 0.0,

@@ -33,7 +33,7 @@ from ...rounds.permits.permit_events import (
     Reseat,
     Seat,
     Start,
-    Tail,
+    TailReached,
     Wake,
     WakeAt,
 )
@@ -204,7 +204,7 @@ class LivePermits:
                 self._clear(self._members[job], now_s)
             case "tail":
                 self._members[job].in_tail = True
-                self._handle(Tail(job), now_s)
+                self._handle(TailReached(job), now_s)
             case "done":
                 self._members[job].over += 1
                 self._end(self._members[job], now_s)

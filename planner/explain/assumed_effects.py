@@ -38,7 +38,7 @@ from .length_error import FEWEST, MOST, SAMPLES, can_train
 _SEED_OFFSET = 6_000_011  # draws that neither the choice nor the prediction has seen
 
 
-class Outcome(NamedTuple):
+class AssumedOutcome(NamedTuple):
     """One simulation of the chosen schedule: its cost per trained sample, and the plain schedule's over it."""
 
     cost: float
@@ -49,10 +49,10 @@ class Effect(NamedTuple):
     """The outcomes with one assumed parameter one deviation down and up; None: the schedule then has nothing to
     train."""
 
-    down: Outcome | None
-    up: Outcome | None
+    down: AssumedOutcome | None
+    up: AssumedOutcome | None
 
-    def log_change(self, as_planned: Outcome) -> float:
+    def log_change(self, as_planned: AssumedOutcome) -> float:
         """Change of the logarithm of the cost by one deviation up; its size is the logarithm's standard deviation."""
         if self.down is not None and self.up is not None:
             return math.log(self.up.cost / self.down.cost) / 2
@@ -71,7 +71,7 @@ class AssumedEffects:
         lengths, rewards: by parameter of the table of lengths, of the table of reward seconds.
     """
 
-    as_planned: Outcome | None = None
+    as_planned: AssumedOutcome | None = None
     speedup: float = 1.0
     lengths: dict[str, Effect] = dataclasses.field(default_factory=dict)
     rewards: dict[str, Effect] = dataclasses.field(default_factory=dict)
@@ -112,7 +112,7 @@ class AssumedEffects:
             for end, outcome in ((down, effect.down), (up, effect.up))
         )
 
-    def _outcome_text(self, outcome: Outcome | None) -> str:
+    def _outcome_text(self, outcome: AssumedOutcome | None) -> str:
         if outcome is None or self.as_planned is None:
             return "no group ends within the cutoff"
         speedup = times(self.speedup * outcome.speedup / self.as_planned.speedup)
@@ -138,7 +138,7 @@ def assumed_effects(
     rounds = min(MOST, max(FEWEST, SAMPLES // samples))
     width, cap = search.setting.draws.width, job.rollout.max_response_tokens
 
-    def outcome(other_trace: TableTrace | None = None, seconds: Reward | None = None) -> Outcome | None:
+    def outcome(other_trace: TableTrace | None = None, seconds: Reward | None = None) -> AssumedOutcome | None:
         model = search.setting.draws.model if other_trace is None else fit_lengths(other_trace, cap, seed)
         if not can_train(search.setting, cycle, model):
             return None
@@ -161,14 +161,14 @@ def assumed_effects(
 
 def _simulate(
     search: Search, cycle: Cycle, baseline: Cycle, draws: Draws, rounds: int, rewards: list[RewardCost] | None
-) -> Outcome | None:
+) -> AssumedOutcome | None:
     """Both schedules on other draws, lengths or rewards; None if the chosen one trains nothing."""
     other_search = search.anew([cycle, baseline], draws, rewards)
     chosen, plain = other_search.simulate(cycle, rounds, rounds), other_search.simulate(baseline, rounds, rounds)
     if not chosen.trains or not plain.trains:
         return None
     cost = chosen.cost(other_search.limits)
-    return Outcome(cost, plain.cost(other_search.limits) / cost)
+    return AssumedOutcome(cost, plain.cost(other_search.limits) / cost)
 
 
 def assumed_why(effects: AssumedEffects, trace: object, rewards: RewardTable | None) -> dict[str, str]:

@@ -5,7 +5,7 @@ errors of the costs make it differ. Some of it comes once a round (messages), so
 queues, detokenizer and reward workers), some with every decode step (a machine that others use too): a layout's rounds
 are fitted by `overhead_s + overhead_s_per_sample * samples + factor * simulated`, none negative, and the stored error
 is of rounds left out of the fit. How far single rounds lie from the fit is the machine's noise from step to step
-(step_noise.py).
+(columns/step_noise.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...rounds.machines.events import SampleKey
 from ...rounds.machines.race import RaceRound
 from ..costs.decode_costs import DecodeCost, decode_cost
 from ..costs.reward_costs import RewardCost
-from .reference_round import Lengths, simulate_round
+from .reference_round import RoundLengths, simulate_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def simulated_s(real: RealRound, decode: DecodeCost, profile: Profile, prompt_to
     def natural(key: SampleKey, prompt: str) -> int:
         return real.lengths[key][1]
 
-    lengths = Lengths(natural, lambda prompt: prompt_tokens[prompt], lambda key, prompt: 0.0, cap)
+    lengths = RoundLengths(natural, lambda prompt: prompt_tokens[prompt], lambda key, prompt: 0.0, cap)
     reward = RewardCost(profile.reward.workers, profile.reward.per_sample_s, 0.0)  # looked at till decoding ends only
     times = simulate_round(machine, lengths, decode, reward, 10**9)
     return times.decode_end_s

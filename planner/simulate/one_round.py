@@ -1,4 +1,4 @@
-"""One simulated round from arrays of draws: by the compiled simulator, or, by a switch, by the reference.
+"""One simulated round from arrays of draws: by the compiled simulator, or by the reference where it is observed.
 
 Both take the same description of a round and give the same account, so callers need not know which one runs.
 The compiled simulator covers every round in which nothing is lost and nothing fails; no other is simulated here.
@@ -21,7 +21,7 @@ from ...rounds.machines.round import Draw, Round
 from ...rounds.round_spec import RoundKind
 from ..costs.decode_costs import ChangeCost, DecodeCost
 from ..costs.reward_costs import RewardCost
-from .reference_round import Lengths, Observe, simulate_round, weight
+from .reference_round import Observe, RoundLengths, simulate_round, weight
 from .round_arrays import FATES, RanOut, RoundDraws, RoundTimes, SimulatedRound
 
 
@@ -33,13 +33,12 @@ def simulate_one_round(
     max_num_seqs: int,
     change: ChangeCost | None = None,
     *,
-    reference: bool = False,
     observe: Observe | None = None,
 ) -> SimulatedRound:
-    """Simulate a round to its end; with `reference` by the machines themselves, some forty times slower.
+    """Simulate a round to its end by the compiled kernel, or by the machines themselves, some forty times slower.
 
-    Rounds that are balanced by history are always simulated by the machines: the compiled simulator places by load.
-    `observe` gets the events of the round (reference_round.Observe). Only the reference reports events, so it is used.
+    By the machines: rounds that are balanced by history, since the kernel places by load, and rounds that are observed,
+    since the kernel reports no events. `observe` gets the events of the round (reference_round.Observe).
 
     Raises RanOut if the rows do not suffice, AssertionError if the round waits for something that cannot come.
     """
@@ -48,7 +47,7 @@ def simulate_one_round(
     assert 1 <= round_kind.prompts <= prompts and 1 <= round_kind.group_size <= round_kind.samples <= width
     assert (round_draws.offset is not None) == round_kind.redraws
     assert rows == (prompts if round_draws.offset is None else round_draws.offset[-1]), "rows belong to prompts"
-    if reference or observe is not None or decode.balance is not None:
+    if observe is not None or decode.balance is not None:
         return _reference(round_kind, round_draws, decode, reward, max_num_seqs, change, observe)
     return _compiled(round_kind, round_draws, decode, reward, max_num_seqs, change)
 
@@ -105,7 +104,7 @@ def _reference(
         read(round_draws.reward_draws),
         np.broadcast_to(round_draws.prompt_draws, round_draws.prompt_tokens.shape),
     )
-    lengths = Lengths(
+    lengths = RoundLengths(
         natural=natural,
         prompt_tokens=lambda prompt: int(round_draws.prompt_tokens[int(prompt)]),
         reward=read(round_draws.rewards),

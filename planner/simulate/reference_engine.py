@@ -19,7 +19,7 @@ FINISH, CUTOFF = 0, 1
 """Events of a sample on an engine: it ended, or it reached its cutoff."""
 
 
-class Sample:
+class EngineSample:
     """A sample on its way through an engine."""
 
     __slots__ = (
@@ -84,12 +84,12 @@ class Engine:
         self.prefixes: dict[str, Prefix] = {}
         self.prefill: float = 0  # seconds that the next step takes longer for admitted samples
         self.held_up: float = 0  # and for samples that ended
-        self.running: dict[SampleKey, Sample] = {}  # in order of admission
-        self.waiting: deque[Sample] = deque()
+        self.running: dict[SampleKey, EngineSample] = {}  # in order of admission
+        self.waiting: deque[EngineSample] = deque()
         self.decoded = self.preemptions = 0
         self.passes_of: Counter[int] = Counter()  # `passes` by sequences, in millionths
         self.passes = self.read = 0.0  # decode steps (fewer than `step` with drafts), KV tokens that they read
-        self._heap: list[tuple[int, int, int, int, Sample]] = []
+        self._heap: list[tuple[int, int, int, int, EngineSample]] = []
         self._pushed = 0
 
     def _time_after(self, steps: int) -> float:
@@ -149,7 +149,7 @@ class Engine:
             steps = math.ceil(root - 1e-9)
         self._advance(min(max(steps, int(begun)), self._steps_to_event()))
 
-    def take_event(self) -> tuple[int, Sample] | None:
+    def take_event(self) -> tuple[int, EngineSample] | None:
         """Advance to the next event and take it; None if it was a preemption."""
         self._advance(self._steps_to_event())
         if self._heap[0][0] > self.step:
@@ -168,10 +168,10 @@ class Engine:
             sample.cutoff_tokens = None
         return kind, sample
 
-    def _generated(self, sample: Sample) -> int:
+    def _generated(self, sample: EngineSample) -> int:
         return sample.base + self.step - sample.admitted
 
-    def remove(self, sample: Sample) -> None:
+    def remove(self, sample: EngineSample) -> None:
         """Take out a sample that ended or was aborted."""
         if sample.state == "running":
             del self.running[sample.key]
@@ -181,7 +181,7 @@ class Engine:
             self._leave(sample)
         sample.state = "gone"
 
-    def _leave(self, sample: Sample) -> None:
+    def _leave(self, sample: EngineSample) -> None:
         """Free the KV of a sample that ran."""
         self.kv -= sample.prompt_tokens + self._generated(sample)
         if not (shared := self._shared_tokens(sample)):
@@ -203,7 +203,7 @@ class Engine:
         waiting = [s for s in self.waiting if s.state == "waiting"]
         return self.kv + sum(s.prompt_tokens + s.base for s in waiting), len(self.running) + len(waiting)
 
-    def give_up(self) -> list[Sample]:
+    def give_up(self) -> list[EngineSample]:
         """Remove all samples, which keep their tokens; those that run first, in order of admission."""
         samples = [*self.running.values(), *(s for s in self.waiting if s.state == "waiting")]
         self.waiting.clear()
@@ -249,14 +249,14 @@ class Engine:
             if sample.cutoff_tokens is not None and sample.base <= sample.cutoff_tokens < sample.tokens:
                 self._push(sample.cutoff_tokens, CUTOFF, sample)
 
-    def _shared_tokens(self, sample: Sample) -> int:
+    def _shared_tokens(self, sample: EngineSample) -> int:
         return shared_tokens(sample.prompt_tokens, self.cost.block_tokens)
 
-    def _prefill_s(self, sample: Sample) -> float:
+    def _prefill_s(self, sample: EngineSample) -> float:
         """Prefill seconds of the tokens that the sample shares with no other."""
         return self.cost.admit_s(sample.prompt_tokens + sample.base, self._shared_tokens(sample))
 
-    def _push(self, at_tokens: int, kind: int, sample: Sample) -> None:
+    def _push(self, at_tokens: int, kind: int, sample: EngineSample) -> None:
         self._pushed += 1
         due = sample.admitted + at_tokens - sample.base
         heapq.heappush(self._heap, (due, self._pushed, kind, sample.life, sample))

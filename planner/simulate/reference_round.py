@@ -13,8 +13,7 @@ What is modelled, and how simply:
   come after the rollout, when no engine has anything left to decode;
 - at a hand-over the last engines pass on their samples, which keep their tokens and pay a prefill over them elsewhere;
   where a tail has engines of its own all engines do, and those of the tail begin `takes_s` later;
-- where samples are balanced by history, they wait for an engine as the plan has it; one that moves to an engine that
-  has few leaves at its engine's next step boundary, and is there the seconds of a move later;
+- where samples are balanced by history, they wait for an engine as the plan has it;
 - an abort of a sample whose reward was already asked for does not give the reward worker's time back.
 
 The order of simultaneous events is fixed (rewards, then engines by number, then order of issue): same inputs, same run.
@@ -30,16 +29,17 @@ from dataclasses import dataclass, replace
 from ...rounds.balancing.length_estimates import NOTHING, Recorded
 from ...rounds.balancing.longest_first import Balance, LongestFirst
 from ...rounds.balancing.placement import ByLoad, ToPlace
+from ...rounds.hand_over import HandOver
 from ...rounds.machines.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from ...rounds.machines.round import Round
 from ..costs.decode_costs import ChangeCost, DecodeCost
 from ..costs.reward_costs import RewardCost
-from .reference_engine import FINISH, Engine, RewardQueue, Sample
+from .reference_engine import FINISH, Engine, EngineSample, RewardQueue
 from .round_arrays import RoundTimes
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class RoundLengths:
     """The samples of a round, as the simulator reads them: `natural(key, prompt)` is a sample's number of tokens if
     the issue had no limit (the job's cap applies: `cap_tokens` means cut by it), `prompt_tokens(prompt)` its prompt,
     `reward` its score, `reward_s(key, prompt, tokens)` how long that takes a worker, the tokens counting the prompt's;
@@ -83,7 +83,7 @@ Observe = Callable[[float, str, int, int, int], None]
 
 def simulate_round(
     machine: Round,
-    lengths: Lengths,
+    lengths: RoundLengths,
     decode: DecodeCost,
     reward: RewardCost,
     max_num_seqs: int,
@@ -100,176 +100,210 @@ def simulate_round(
     `observe` is told what happens on the way, for timelines and for counting idle engines; it changes nothing.
     Raises AssertionError if the machine waits for something that cannot come.
     """
-    first = decode.key.engines
-    engines = [Engine(decode, max_num_seqs) for _ in range(first)]
-    decision = change.machine(samples_to_train, first) if change is not None else None
-    if change is not None and change.is_tail:
-        engines += [Engine(change.after, max_num_seqs) for _ in change.numbers(first)]
-    placement: ByLoad | LongestFirst = ByLoad(len(engines), decode.sharing)
-    if decode.balance is not None:
-        placement = LongestFirst(len(engines), Balance(decode.balance, lengths.recorded), max_num_seqs)
-    rewards = RewardQueue(reward)
-    samples: dict[SampleKey, Sample] = {}
-    upcoming = [math.inf] * len(engines)
-    asked: dict[SampleKey, ToPlace] = {}
-    decode_end: float = 0
-    freed: float | None = None
-    moved = told = 0
-    alive = set(range(first))
+    simulated = _SimulatedRound(machine, lengths, decode, reward, max_num_seqs, observe, change, on_ready)
+    return simulated.run(samples_to_train)
 
-    def tell(place: int) -> None:
-        assert observe is not None
-        engine = engines[place]
-        observe(engine.now, "engine", place, len(engine.running), engine.kv - engine.shared)
 
-    def apply(actions: list[Action], now: float) -> None:
-        nonlocal decode_end, told
-        touched: set[int] = set()
-        hands_over = False
-        for action in actions:
-            key = action.key
-            if isinstance(action, Issue):
-                tokens = lengths.prompt_tokens(action.prompt)
-                natural = lengths.natural(key, action.prompt)
-                limit = min(action.max_tokens, lengths.cap_tokens)
-                truncated = natural > limit or natural >= lengths.cap_tokens
-                ends = min(natural, limit)
-                samples[key] = Sample(key, NOWHERE, action.prompt, tokens, ends, truncated, action.cutoff_tokens)
-                asked[key] = ToPlace(key, action.prompt, tokens, limit)
-                placement.add(asked[key])
-                if isinstance(placement, ByLoad):  # before the next action
-                    touched |= start(now)
-            elif isinstance(action, Abort):
-                sample = samples[key]
-                rewards.held.pop(key, None)
-                if sample.engine == NOWHERE:
-                    sample.state = "gone"
-                    placement.remove(key)
-                elif sample.state != "gone":
-                    engine = engines[sample.engine]
-                    engine.pass_to(now)
-                    engine.remove(sample)
-                    placement.remove(key)
-                    decode_end = now
-                    touched.add(sample.engine)
-                    if observe:
-                        observe(now, "aborted", *key, sample.engine)
+class _SimulatedRound:
+    """A round under way: its machine, its engines and reward workers, and where its samples are."""
+
+    def __init__(
+        self,
+        machine: Round,
+        lengths: RoundLengths,
+        decode: DecodeCost,
+        reward: RewardCost,
+        max_num_seqs: int,
+        observe: Observe | None,
+        change: ChangeCost | None,
+        on_ready: Callable[[int, float], None] | None,
+    ) -> None:
+        self._machine, self._lengths, self._decode, self._reward = machine, lengths, decode, reward
+        self._observe = observe or (lambda t_s, what, a, b, c: None)
+        self._change, self._on_ready = change, on_ready
+        self._first = first = decode.key.engines
+        self._engines = [Engine(decode, max_num_seqs) for _ in range(first)]
+        if change is not None and change.is_tail:
+            self._engines += [Engine(change.after, max_num_seqs) for _ in change.numbers(first)]
+        self._upcoming = [math.inf] * len(self._engines)
+        self._alive = set(range(first))  # engines that are given samples
+        self._placement: ByLoad | LongestFirst = ByLoad(len(self._engines), decode.sharing)
+        if decode.balance is not None:
+            balance = Balance(decode.balance, lengths.recorded)
+            self._placement = LongestFirst(len(self._engines), balance, max_num_seqs)
+        self._rewards = RewardQueue(reward)
+        self._samples: dict[SampleKey, EngineSample] = {}
+        self._asked: dict[SampleKey, ToPlace] = {}
+        self._decision: HandOver | None = None
+        self._decode_end: float = 0
+        self._freed: float | None = None
+        self._moved = self._told = 0
+
+    def run(self, samples_to_train: int) -> RoundTimes:
+        """Take events in order of time until the machine is done."""
+        machine, rewards = self._machine, self._rewards
+        now: float = 0
+        if self._change is not None:
+            self._decision = self._change.machine(samples_to_train, self._first)
+        self._apply(machine.start(), 0)
+        while not machine.done:
+            place = min(range(len(self._engines)), key=self._upcoming.__getitem__)
+            if rewards.held and self._upcoming[place] == math.inf:
+                rewards.release(self._decode_end)
+            scored = rewards.due[0][0] if rewards.due else math.inf
+            assert min(scored, self._upcoming[place]) < math.inf, "the round waits for nothing"
+            if scored <= self._upcoming[place]:
+                now, _, key = heapq.heappop(rewards.due)
+                self._observe(now, "scored", *key, self._samples[key].engine)
+                self._apply(machine.handle(Scored(key, self._lengths.reward(key, self._asked[key].prompt))), now)
             else:
-                sample = samples[key]
-                tokens = sample.prompt_tokens + sample.tokens
-                seconds = (
-                    lengths.reward_s(key, asked[key].prompt, tokens) if lengths.reward_s else reward.read_s(tokens)
-                )
-                rewards.ask(key, now + engines[sample.engine].held_up, seconds)
-                if observe:
-                    observe(now, "submitted", *key, samples[key].engine)
-                hands_over = (decision is not None and decision.sample_finished()) or hands_over
-        if on_ready:
-            for draw in machine.ready[told:]:
-                on_ready(draw, now)
-            told = len(machine.ready)
-        touched |= start(now)
-        for place in touched:
-            go_on(place)
-        if hands_over:
-            free(now)
+                now = self._engine_event(place)
+        for place, engine in enumerate(self._engines):
+            self._observe(now, "held", place, engine.preemptions, engine.most_kv)
+            self._observe(now, "worked", place, round(engine.passes), round(engine.read))
+            for sequences, steps in engine.passes_of.items():
+                self._observe(now, "stepped", place, sequences, steps)
+        return RoundTimes(
+            end_s=now,
+            decode_end_s=min(self._decode_end, now),
+            decoded_tokens=sum(e.decoded for e in self._engines),
+            preemptions=sum(e.preemptions for e in self._engines),
+            freed_s=self._freed,
+            moved=self._moved,
+            cached_tokens=sum(e.cached for e in self._engines),
+        )
 
-    def start(now: float) -> set[int]:
+    def _engine_event(self, place: int) -> float:
+        """Take the next event of an engine: a sample ends, reaches its cutoff or is preempted. Returns its time."""
+        engine, machine = self._engines[place], self._machine
+        event = engine.take_event()
+        now = engine.now
+        if event is None:
+            self._observe(now, "preempted", place, *engine.waiting[0].key)
+        else:
+            kind, sample = event
+            if kind == FINISH:
+                self._placement.ended(sample.key, sample.tokens)
+                self._decode_end = now + engine.held_up
+                self._observe(now, "finished", *sample.key, place)
+                actions = machine.handle(Finished(sample.key, sample.tokens, sample.truncated))
+            else:
+                self._observe(now, "cutoff", *sample.key, place)
+                actions = machine.handle(ReachedCutoff(sample.key))
+            self._apply(actions, now)
+            if engine.waiting:
+                engine.admit()
+        self._look_ahead(place)
+        return now
+
+    # -- what the machine asks for -------------------------------------------------------------------------------------
+
+    def _apply(self, actions: list[Action], now: float) -> None:
+        touched: set[int] = set()
+        decision_due = False
+        for action in actions:
+            if isinstance(action, Issue):
+                touched |= self._issue(action, now)
+            elif isinstance(action, Abort):
+                touched |= self._abort(action.key, now)
+            else:
+                self._score(action.key, now)
+                decision_due = (self._decision is not None and self._decision.sample_finished()) or decision_due
+        if self._on_ready:
+            for draw in self._machine.ready[self._told :]:
+                self._on_ready(draw, now)
+            self._told = len(self._machine.ready)
+        touched |= self._start(now)
+        for place in touched:
+            self._go_on(place)
+        if decision_due:
+            self._change_engines(now)
+
+    def _issue(self, issue: Issue, now: float) -> set[int]:
+        """Have a sample wait for an engine; returns the engines of those that start."""
+        key, lengths = issue.key, self._lengths
+        tokens = lengths.prompt_tokens(issue.prompt)
+        natural = lengths.natural(key, issue.prompt)
+        limit = min(issue.max_tokens, lengths.cap_tokens)
+        truncated = natural > limit or natural >= lengths.cap_tokens
+        self._samples[key] = EngineSample(
+            key, NOWHERE, issue.prompt, tokens, min(natural, limit), truncated, issue.cutoff_tokens
+        )
+        self._asked[key] = ToPlace(key, issue.prompt, tokens, limit)
+        self._placement.add(self._asked[key])
+        # By load each sample starts before the next action.
+        return self._start(now) if isinstance(self._placement, ByLoad) else set()
+
+    def _abort(self, key: SampleKey, now: float) -> set[int]:
+        """Take a sample out; returns its engine if it was on one."""
+        sample = self._samples[key]
+        self._rewards.held.pop(key, None)
+        if sample.state == "gone":
+            return set()
+        self._placement.remove(key)
+        if sample.engine == NOWHERE:
+            sample.state = "gone"
+            return set()
+        engine = self._engines[sample.engine]
+        engine.pass_to(now)
+        engine.remove(sample)
+        self._decode_end = now
+        self._observe(now, "aborted", *key, sample.engine)
+        return {sample.engine}
+
+    def _score(self, key: SampleKey, now: float) -> None:
+        sample, prompt = self._samples[key], self._asked[key].prompt
+        tokens, reward_s = sample.prompt_tokens + sample.tokens, self._lengths.reward_s
+        seconds = reward_s(key, prompt, tokens) if reward_s else self._reward.read_s(tokens)
+        self._rewards.ask(key, now + self._engines[sample.engine].held_up, seconds)
+        self._observe(now, "submitted", *key, sample.engine)
+
+    # -- engines -------------------------------------------------------------------------------------------------------
+
+    def _start(self, now: float) -> set[int]:
         """Have those samples start that are to start now; returns their engines."""
         places = set()
-        for key, place in placement.place(alive):
-            samples[key].engine = place
-            engines[place].pass_to(now)
-            engines[place].waiting.append(samples[key])
+        for key, place in self._placement.place(self._alive):
+            self._samples[key].engine = place
+            self._engines[place].pass_to(now)
+            self._engines[place].waiting.append(self._samples[key])
             places.add(place)
         return places
 
-    def go_on(place: int) -> None:
-        engines[place].admit()
-        upcoming[place] = engines[place].next_event_s()
-        if observe:
-            tell(place)
+    def _go_on(self, place: int) -> None:
+        self._engines[place].admit()
+        self._look_ahead(place)
 
-    def free(now: float) -> None:
+    def _look_ahead(self, place: int) -> None:
+        engine = self._engines[place]
+        self._upcoming[place] = engine.next_event_s()
+        self._observe(engine.now, "engine", place, len(engine.running), engine.kv - engine.shared)
+
+    def _change_engines(self, now: float) -> None:
         """Change the engines if the samples fit on those that decode on."""
-        nonlocal freed, moved
+        change, decision, first = self._change, self._decision, self._first
         assert change is not None and decision is not None
-        for engine in engines:
+        for engine in self._engines:
             engine.pass_to(now)
-        held = [engine.held() for engine in engines]
+        held = [engine.held() for engine in self._engines]
         if decision.decide(sum(t for t, _ in held), sum(n for _, n in held), change.after.kv_capacity_tokens):
             stopped = [number for number in range(first) if number not in change.numbers(first)]
-            freed = max(engines[number].now for number in stopped)
-            alive.clear()
-            alive.update(change.numbers(first))
-            for number in alive:
-                engines[number].cost = change.after
+            self._freed = freed = max(self._engines[number].now for number in stopped)
+            self._alive = set(change.numbers(first))
+            for number in self._alive:
+                self._engines[number].cost = change.after
                 if change.is_tail:
-                    engines[number].now = max(engines[number].now, freed + change.takes_s)
+                    self._engines[number].now = max(self._engines[number].now, freed + change.takes_s)
             for number in stopped:
-                for sample in engines[number].give_up():
-                    wait_again(sample)
-                    if isinstance(placement, ByLoad):
-                        start(now)
-            start(now)
-        for place in range(len(engines)):
-            go_on(place)
+                for sample in self._engines[number].give_up():
+                    self._wait_again(sample)
+                    if isinstance(self._placement, ByLoad):
+                        self._start(now)
+            self._start(now)
+        for place in range(len(self._engines)):
+            self._go_on(place)
 
-    def wait_again(sample: Sample) -> None:
-        nonlocal moved
-        placement.add(replace(asked[sample.key], kept=sample.base))
+    def _wait_again(self, sample: EngineSample) -> None:
+        self._placement.add(replace(self._asked[sample.key], kept=sample.base))
         sample.engine = NOWHERE
-        moved += 1
-
-    now: float = 0
-    apply(machine.start(), now)
-    while not machine.done:
-        place = min(range(len(engines)), key=upcoming.__getitem__)
-        if rewards.held and upcoming[place] == math.inf:
-            rewards.release(decode_end)
-        scored = rewards.due[0][0] if rewards.due else math.inf
-        assert min(scored, upcoming[place]) < math.inf, "the round waits for nothing"
-        if scored <= upcoming[place]:
-            now, _, key = heapq.heappop(rewards.due)
-            if observe:
-                observe(now, "scored", *key, samples[key].engine)
-            apply(machine.handle(Scored(key, lengths.reward(key, asked[key].prompt))), now)
-            continue
-        engine = engines[place]
-        event = engine.take_event()
-        now = engine.now
-        if event is not None:
-            kind, sample = event
-            if kind == FINISH:
-                placement.ended(sample.key, sample.tokens)
-                decode_end = now + engine.held_up
-                if observe:
-                    observe(now, "finished", *sample.key, place)
-                actions = machine.handle(Finished(sample.key, sample.tokens, sample.truncated))
-            else:
-                if observe:
-                    observe(now, "cutoff", *sample.key, place)
-                actions = machine.handle(ReachedCutoff(sample.key))
-            apply(actions, now)
-            if engine.waiting:
-                engine.admit()
-        elif observe:
-            observe(now, "preempted", place, *engine.waiting[0].key)
-        upcoming[place] = engine.next_event_s()
-        if observe:
-            tell(place)
-    if observe:
-        for place, engine in enumerate(engines):
-            observe(now, "held", place, engine.preemptions, engine.most_kv)
-            observe(now, "worked", place, round(engine.passes), round(engine.read))
-            for sequences, steps in engine.passes_of.items():
-                observe(now, "stepped", place, sequences, steps)
-    return RoundTimes(
-        end_s=now,
-        decode_end_s=min(decode_end, now),
-        decoded_tokens=sum(e.decoded for e in engines),
-        preemptions=sum(e.preemptions for e in engines),
-        freed_s=freed,
-        moved=moved,
-        cached_tokens=sum(e.cached for e in engines),
-    )
+        self._moved += 1

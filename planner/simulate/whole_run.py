@@ -36,7 +36,7 @@ from ..costs.round_costs import RoundCosts, round_costs, scoring
 from ..lengths.draws import Draws, EarlierEpoch, prompt_name, prompt_parts
 from ..lengths.length_model import fit_lengths
 from ..lengths.table_lengths import extrapolated
-from .reference_round import Lengths, Observe, simulate_round
+from .reference_round import Observe, RoundLengths, simulate_round
 from .streamed_updates import exposed_update_s, round_window
 
 # -- steps, and what follows from them ---------------------------------------------------------------------------------
@@ -178,9 +178,9 @@ class RunDraws:
         """The uniform number in [0, 1) that picks the seconds of an issued sample's reward."""
         return self._reward_luck[key.draw][key.sample]
 
-    def lengths(self) -> Lengths:
+    def lengths(self) -> RoundLengths:
         """The run's draws in the form that `simulate_round` takes."""
-        return Lengths(
+        return RoundLengths(
             natural=self.natural,
             prompt_tokens=self._draws.prompt_tokens,
             reward=self._reward,
@@ -199,7 +199,7 @@ class Scoring:
         self._done: dict[SampleKey, RewardExecution] = {}
 
     def of_round(self, run_draws: RunDraws) -> Callable[[SampleKey, str, int], float] | None:
-        """The `reward_s` of a round's `Lengths`; None where samples of one length take the same seconds."""
+        """The `reward_s` of a round's `RoundLengths`; None where samples of one length take the same seconds."""
         executions = self._cost.executions
         if executions is None:
             return None
@@ -352,7 +352,7 @@ def simulate_run(
     return SimulatedRun(tuple(done[:count]), tuple(done[count:]), spec.prompts_per_step, unconditioned)
 
 
-def _scaled(lengths: Lengths, scale: float) -> Lengths:
+def _scaled(lengths: RoundLengths, scale: float) -> RoundLengths:
     def natural(key: SampleKey, prompt: str) -> int:
         return max(1, min(lengths.cap_tokens, round(scale * lengths.natural(key, prompt))))
 

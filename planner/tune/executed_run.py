@@ -34,7 +34,7 @@ from ...traces.sample_columns import Samples
 from ...traces.trace_events import Sample, StepEvent
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts
-from ..simulate.reference_round import Lengths, simulate_round
+from ..simulate.reference_round import RoundLengths, simulate_round
 from ..simulate.round_arrays import RoundTimes
 from ..simulate.streamed_updates import exposed_update_s, round_window
 
@@ -173,7 +173,7 @@ def replay(
         row = row_of(key, prompt)
         return reward.per_sample_s if row is None or row.reward_s is None else row.reward_s
 
-    lengths = Lengths(
+    lengths = RoundLengths(
         natural,
         lambda p: prompt_tokens.get(p, mean_prompt),
         score,

@@ -12,7 +12,7 @@ memory that these take. So an engine without the prompt counts as if it were mor
 is worth (`PrefixSharing.lead`): it is the bound on how far an engine gets ahead of the least loaded one for a prompt's
 sake. What the best bound is, is no matter of this rule: the samples of a hard prompt are long together, so the engine
 that holds them all is the last to end, and prompts must be long beside their answers to be worth that. A plan states
-what simulated rounds say (planner/choose/candidates/prefix_placement.py); without `sharing`, samples are spread
+what simulated rounds say (planner/choose/prefix_placement.py); without `sharing`, samples are spread
 whatever they share.
 
 Ties go to the engine that holds the prompt, then to the lowest number, so the choice is deterministic.

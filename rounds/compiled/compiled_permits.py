@@ -37,7 +37,7 @@ class PermitState(NamedTuple):
     running: Any
     tail: Any
     held: Any  # (jobs, words) uint64
-    place: Any  # `Turn.ready_place`
+    place: Any  # `PermitTurn.ready_place`
     places: Any  # (1,) places given so far
     deadline_s: Any
     rest_s: Any
@@ -173,7 +173,7 @@ def has_unit(units: Any, u: int) -> bool:
 
 @compiled
 def kept(seats: SeatArrays, turns: PermitState, j: int, into: Any) -> None:
-    """`Turn.kept`, written into a set, which may be the job's own."""
+    """`PermitTurn.kept`, written into a set, which may be the job's own."""
     limited = turns.tail[j] and seats.keep[j] != 0
     left = seats.keep[j]
     for w in range(len(into)):
@@ -186,7 +186,7 @@ def kept(seats: SeatArrays, turns: PermitState, j: int, into: Any) -> None:
 
 @compiled
 def need_s(seats: SeatArrays, turns: PermitState, j: int, phase: int) -> float:
-    """`Turn.need_s`."""
+    """`PermitTurn.need_s`."""
     seconds: float = (turns.rest_s[j] if phase == turns.phase[j] else seats.expected_s[j, phase]) + seats.switch_s[
         j, phase
     ]

@@ -10,8 +10,9 @@ Where drafts do not pay they are left out, and tried again for `TRIAL` steps aft
 steps, since at the beginning rates of acceptance are being learnt, and of twice as many after each trial that failed,
 up to `PAUSE`. Once drafts pay, the next pause is of `PAUSE_FIRST` steps again.
 
-A token that is drafted for each of B samples makes a step longer by B times what a token takes, and all samples gain
-the token with the chance that it is accepted: it pays from the chance that is the share of the step that B tokens take.
+One more drafted token for each of B samples makes a step longer by B times the seconds of a token. It gains one token
+per sample with the probability that it is accepted. So it pays if that probability is at least the share of the step's
+seconds that the B tokens take.
 
 Invariants:
 - decisions depend on what was recorded and in which order, never on a clock: the same steps give the same decisions;

@@ -36,7 +36,7 @@ Reason = Literal["mean", "stretch", "running"]
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class SlowdownBound:
     """What a job is held to: seconds of an iteration alone, and at most how many times as long one may take."""
 
     alone_s: float
@@ -116,7 +116,7 @@ FEWEST = 3
 class _Watched:
     """What is kept of a job."""
 
-    bound: Bound
+    bound: SlowdownBound
     stretch: deque[float]
     timer: IterationTimer = field(default_factory=IterationTimer)
     iterations: int = 0
@@ -142,7 +142,7 @@ class BoundMachine:
         stretch: iterations of a stretch, the plan's `rules.stretch`; at least 6 are taken.
     """
 
-    def __init__(self, bounds: Mapping[str, Bound], stretch: int) -> None:
+    def __init__(self, bounds: Mapping[str, SlowdownBound], stretch: int) -> None:
         self.stretch = max(stretch, 2 * FEWEST)
         self.half = self.stretch // 2
         self._jobs: dict[str, _Watched] = {}
@@ -156,7 +156,7 @@ class BoundMachine:
         """Jobs that are watched."""
         return tuple(self._jobs)
 
-    def join(self, job: str, bound: Bound) -> None:
+    def join(self, job: str, bound: SlowdownBound) -> None:
         """Watch a job from now on. Raises ValueError if it is watched already, or for a bound that is none."""
         if job in self._jobs:
             raise ValueError(f"{job} is watched already")
@@ -167,7 +167,7 @@ class BoundMachine:
         """Watch a job no longer: it ended."""
         self._jobs.pop(job, None)
 
-    def rebind(self, job: str, bound: Bound) -> None:
+    def rebind(self, job: str, bound: SlowdownBound) -> None:
         """Give a job another bound, or other seconds alone, as a new plan or a measurement has them.
 
         What it was ahead of its old bound, or behind it, stays: seconds that were allowed are not asked back. Its
@@ -305,6 +305,6 @@ class BoundMachine:
                 assert watched.kept == (watched.ahead_s >= -1e-6 * watched.total_s), f"{job}: ahead {watched.ahead_s}"
 
 
-def _must_be_bound(job: str, bound: Bound) -> None:
+def _must_be_bound(job: str, bound: SlowdownBound) -> None:
     if not (bound.alone_s > 0 and bound.slo >= 1 and math.isfinite(bound.longest_s)):
         raise ValueError(f"{job}: a bound is at least 1, of iterations that take time alone; this is {bound}")

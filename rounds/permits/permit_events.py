@@ -49,7 +49,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class TailReached:
     """The running rollout of a job has a planned share of its responses; the rest would fit on `keep` units."""
 
     job: str
@@ -70,7 +70,7 @@ class Reseat:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class UnitsLost:
     """Units are gone, and with them the turns and the resident states on them."""
 
     units: tuple[int, ...]
@@ -81,7 +81,7 @@ class Wake:
     """The time that `WakeAt` asked for has come."""
 
 
-Event = Arrive | Done | Tail | Leave | Reseat | Lost | Wake
+Event = Arrive | Done | TailReached | Leave | Reseat | UnitsLost | Wake
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------

@@ -10,15 +10,16 @@ Invariants (`check_invariants`):
 - a job holds units for one phase at a time, and phases alternate: its rollout and training never overlap (on-policy);
 - a turn holds all units of its seat from start to end, but for tails: a rollout in its tail may be down to `keep`
   units, and a rollout may start without units that another's tail still keeps (it gets them when they come free);
-- work conserving: while anybody waits, somebody runs; and a phase whose units are all free waits only for somebody whom
-  `waits_for` names: round_robin, a job whose turn on a shared unit comes first; first_come, a phase that was ready
-  before and needs one of the units; multi_rate, a more urgent phase that needs one of them, now or when its present
-  turn ends, and that would miss its deadline if this one started;
-- starvation-free: a phase is overtaken on its units at most `turn_bound()` times: by each other job once under
-  first_come and three times under round_robin; under multi_rate a phase that was overtaken `PATIENCE` times goes before
-  all others, those in the same state excepted, yields to no job and is not paused;
-- bounded credit: a job's deadline is its last one plus its pace, but never more than 1 + `CREDIT` paces from the end of
-  its iteration: who was early may be late later, within that.
+- work conserving: while a job waits, another one runs. A phase whose units are all free waits only for jobs that
+  `waits_for` names. Under round_robin it waits for a job whose turn on a shared unit comes first. Under first_come it
+  waits for a phase that was ready earlier and needs one of the units. Under multi_rate it waits for a more urgent phase
+  that needs one of the units, now or at the end of its present turn, and that would miss its deadline if this phase
+  started;
+- starvation-free: a phase is overtaken on its units at most `turn_bound()` times. Under first_come each other job
+  overtakes it once at most, under round_robin three times. Under multi_rate a phase that was overtaken `PATIENCE` times
+  goes before all phases that were not, yields to no job and is not paused;
+- bounded credit: a job's deadline is its last deadline plus its pace, and lies at most 1 + `CREDIT` paces from the end
+  of its iteration. A job that was early may be late by as much, within that limit.
 
 Memory is not looked at: a seat's states are resident on all its units, which is the planner's to make sure of.
 """
@@ -36,16 +37,16 @@ from .permit_events import (
     Event,
     Grow,
     Leave,
-    Lost,
     Pause,
     Reseat,
     Seat,
     Start,
-    Tail,
+    TailReached,
+    UnitsLost,
     Wake,
     WakeAt,
 )
-from .permit_rules import CREDIT, PERMIT_RULES, Turn
+from .permit_rules import CREDIT, PERMIT_RULES, PermitTurn
 
 
 class PermitMachine:
@@ -55,7 +56,7 @@ class PermitMachine:
         if permit_rule not in PERMIT_RULES:
             raise ValueError(f"unknown permit rule {permit_rule!r}: one of {', '.join(sorted(PERMIT_RULES))}")
         self.rule = PERMIT_RULES[permit_rule]()
-        self.turns: list[Turn] = []
+        self.turns: list[PermitTurn] = []
         self.waits_for: dict[str, list[str]] = {}
         """Jobs that each phase waits for although its units are free, as of the last event."""
         self._last_holder: dict[int, str] = {}
@@ -85,7 +86,7 @@ class PermitMachine:
             case Done(job):
                 turn = self._turn(job)
                 self._done(turn if turn.paused else self._running(job), now_s)
-            case Tail(job):
+            case TailReached(job):
                 turn = self._running(job)
                 if turn.phase != 0:
                     raise ValueError(f"{job} reached the tail of a rollout, but trains")
@@ -94,19 +95,19 @@ class PermitMachine:
                 self.turns.remove(self._turn(job))
             case Reseat(seat):
                 self._reseat(seat, now_s)
-            case Lost(units):
+            case UnitsLost(units):
                 self._lost(frozenset(units))
             case Wake():
                 pass
         return self._grow(now_s) + self._grant(now_s)
 
-    def _turn(self, job: str) -> Turn:
+    def _turn(self, job: str) -> PermitTurn:
         turn = next((turn for turn in self.turns if turn.seat.job == job), None)
         if turn is None:
             raise ValueError(f"{job} is not in this group")
         return turn
 
-    def _running(self, job: str) -> Turn:
+    def _running(self, job: str) -> PermitTurn:
         turn = self._turn(job)
         if not turn.running:
             raise ValueError(f"{job} has no turn that could end")
@@ -117,7 +118,7 @@ class PermitMachine:
             raise ValueError(f"{seat.job} is in this group already")
         if not all(seat.units) or min(seat.expected_s) <= 0 or min(seat.switch_s) < 0:
             raise ValueError(f"{seat.job}: each phase needs a unit, and seconds")
-        turn = Turn(seat, self._arrived, self._next_place(), now_s, rest_s=seat.expected_s[0])
+        turn = PermitTurn(seat, self._arrived, self._next_place(), now_s, rest_s=seat.expected_s[0])
         turn.deadline_s += turn.pace_s
         self._arrived += 1
         self.turns.append(turn)
@@ -130,7 +131,7 @@ class PermitMachine:
         turn.seat = seat
         turn.deadline_s = min(turn.deadline_s, now_s + (1 + CREDIT) * turn.pace_s)
 
-    def _done(self, turn: Turn, now_s: float) -> None:
+    def _done(self, turn: PermitTurn, now_s: float) -> None:
         turn.begun += turn.paused
         self._stop(turn)
         turn.overtaken = 0
@@ -140,7 +141,7 @@ class PermitMachine:
             credit_s = CREDIT * turn.pace_s
             turn.deadline_s = max(min(turn.deadline_s, now_s + credit_s), now_s - credit_s) + turn.pace_s
 
-    def _stop(self, turn: Turn) -> None:
+    def _stop(self, turn: PermitTurn) -> None:
         turn.running, turn.paused, turn.tail, turn.held = False, False, False, frozenset()
         turn.ready_place = self._next_place()
 
@@ -162,7 +163,7 @@ class PermitMachine:
 
     # -- permits -------------------------------------------------------------------------------------------------------
 
-    def available(self, turn: Turn) -> frozenset[int]:
+    def available(self, turn: PermitTurn) -> frozenset[int]:
         """Units that a waiting phase would start on; empty: it cannot start. Consolidates tails if it needs to."""
         wanted = turn.units
         kept: frozenset[int] = frozenset()
@@ -173,15 +174,15 @@ class PermitMachine:
                 kept |= other.kept & wanted
         return frozenset() if kept and turn.phase == 1 else wanted - kept
 
-    def _resident(self, turn: Turn, units: frozenset[int]) -> bool:
+    def _resident(self, turn: PermitTurn, units: frozenset[int]) -> bool:
         return all(self._last_holder.get(unit, turn.seat.job) == turn.seat.job for unit in units)
 
-    def expected_end_s(self, turn: Turn, units: frozenset[int], now_s: float) -> float:
+    def expected_end_s(self, turn: PermitTurn, units: frozenset[int], now_s: float) -> float:
         """When a turn is expected to end that starts now on `units`; with a part of its units it is so much slower."""
         switch_s = 0.0 if self._resident(turn, units) else turn.seat.switch_s[turn.phase]
         return now_s + (turn.rest_s + switch_s) * len(turn.units) / len(units)
 
-    def free_s(self, turn: Turn, now_s: float) -> float:
+    def free_s(self, turn: PermitTurn, now_s: float) -> float:
         """When the units of a waiting phase are expected to be free."""
         holders = [other.due_s for other in self.turns if other.running and other.held & turn.units]
         return max([now_s, *holders])
@@ -213,7 +214,7 @@ class PermitMachine:
         actions: list[Action] = []
         self.waits_for = {}
         wake_s = math.inf
-        refused: list[Turn] = []
+        refused: list[PermitTurn] = []
         waiting = [turn for turn in self.turns if not turn.running and not turn.stranded]
         # The order is as of now; a turn that is paused for another is considered after all others.
         for turn in sorted(waiting, key=self.rule.rank):
@@ -234,13 +235,13 @@ class PermitMachine:
                 refused.append(turn)
         return actions + ([WakeAt(wake_s)] if wake_s < math.inf else [])
 
-    def _pause(self, turn: Turn, now_s: float) -> None:
+    def _pause(self, turn: PermitTurn, now_s: float) -> None:
         turn.rest_s = max(0.0, turn.due_s - now_s) + (turn.seat.resume_s[turn.phase] or 0.0)
         turn.begun -= 1
         self._stop(turn)
         turn.paused = True
 
-    def _start(self, turn: Turn, units: frozenset[int], now_s: float) -> list[Action]:
+    def _start(self, turn: PermitTurn, units: frozenset[int], now_s: float) -> list[Action]:
         actions: list[Action] = []
         for other in self.turns:
             if other.running and other.held & units:

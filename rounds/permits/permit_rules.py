@@ -23,7 +23,7 @@ from .permit_events import Seat
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class PermitTurn:
     """The phase that a job runs or waits for, with its deadline and its units."""
 
     seat: Seat
@@ -76,13 +76,13 @@ class Turns(Protocol):
     """The part of the permit machine (permit_machine.py) that permit rules may use."""
 
     @property
-    def turns(self) -> Sequence[Turn]:
+    def turns(self) -> Sequence[PermitTurn]:
         """All turns in order of arrival."""
 
-    def expected_end_s(self, turn: Turn, units: frozenset[int], now_s: float) -> float:
+    def expected_end_s(self, turn: PermitTurn, units: frozenset[int], now_s: float) -> float:
         """When `turn` is expected to end if it starts on `units` now."""
 
-    def free_s(self, turn: Turn, now_s: float) -> float:
+    def free_s(self, turn: PermitTurn, now_s: float) -> float:
         """When the units of `turn` are expected to be free."""
 
 
@@ -94,7 +94,7 @@ PATIENCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TurnVerdict:
     """Whether a phase with free units may start; if not, the jobs that it waits for, and until when at most."""
 
     may: bool
@@ -105,15 +105,15 @@ class Verdict:
 class PermitRule(Protocol):
     """The decisions that the permit machine leaves to its rule."""
 
-    def rank(self, turn: Turn) -> tuple[float, ...]:
+    def rank(self, turn: PermitTurn) -> tuple[float, ...]:
         """Sort key of the waiting phases: the lowest is considered first."""
 
     def may_start(
-        self, machine: Turns, turn: Turn, units: frozenset[int], refused: list[Turn], now_s: float
-    ) -> Verdict:
+        self, machine: Turns, turn: PermitTurn, units: frozenset[int], refused: list[PermitTurn], now_s: float
+    ) -> TurnVerdict:
         """Whether `turn` may start on `units`, which are free. `refused` were considered before it and wait on."""
 
-    def pauses(self, machine: Turns, turn: Turn, refused: list[Turn], now_s: float) -> list[Turn]:
+    def pauses(self, machine: Turns, turn: PermitTurn, refused: list[PermitTurn], now_s: float) -> list[PermitTurn]:
         """Turns to pause so that `turn`, whose units are not free, can start."""
 
     def turn_bound(self, jobs: int) -> int:
@@ -123,12 +123,12 @@ class PermitRule(Protocol):
 class RoundRobin:
     """Turns in one fixed cyclic order (see the module)."""
 
-    def rank(self, turn: Turn) -> tuple[float, ...]:
+    def rank(self, turn: PermitTurn) -> tuple[float, ...]:
         return turn.begun, turn.number
 
     def may_start(
-        self, machine: Turns, turn: Turn, units: frozenset[int], refused: list[Turn], now_s: float
-    ) -> Verdict:
+        self, machine: Turns, turn: PermitTurn, units: frozenset[int], refused: list[PermitTurn], now_s: float
+    ) -> TurnVerdict:
         wanted, before = turn.units, []
         for other in machine.turns:
             if other is turn or other.stranded:
@@ -138,9 +138,9 @@ class RoundRobin:
                 place = other.begun + (other.begun - phase) % 2
                 if wanted.intersection(other.seat.units[phase]) and (place, other.number) < (turn.begun, turn.number):
                     before.append(other.seat.job)
-        return Verdict(not before, before)
+        return TurnVerdict(not before, before)
 
-    def pauses(self, machine: Turns, turn: Turn, refused: list[Turn], now_s: float) -> list[Turn]:
+    def pauses(self, machine: Turns, turn: PermitTurn, refused: list[PermitTurn], now_s: float) -> list[PermitTurn]:
         return []
 
     def turn_bound(self, jobs: int) -> int:
@@ -152,16 +152,16 @@ class RoundRobin:
 class FirstCome:
     """Phases in the order in which they became ready (see the module)."""
 
-    def rank(self, turn: Turn) -> tuple[float, ...]:
+    def rank(self, turn: PermitTurn) -> tuple[float, ...]:
         return (turn.ready_place,)
 
     def may_start(
-        self, machine: Turns, turn: Turn, units: frozenset[int], refused: list[Turn], now_s: float
-    ) -> Verdict:
+        self, machine: Turns, turn: PermitTurn, units: frozenset[int], refused: list[PermitTurn], now_s: float
+    ) -> TurnVerdict:
         before = [other.seat.job for other in refused if other.units & turn.units]
-        return Verdict(not before, before)
+        return TurnVerdict(not before, before)
 
-    def pauses(self, machine: Turns, turn: Turn, refused: list[Turn], now_s: float) -> list[Turn]:
+    def pauses(self, machine: Turns, turn: PermitTurn, refused: list[PermitTurn], now_s: float) -> list[PermitTurn]:
         return []
 
     def turn_bound(self, jobs: int) -> int:
@@ -171,17 +171,17 @@ class FirstCome:
 class MultiRate:
     """The earliest deadline first (see the module)."""
 
-    def rank(self, turn: Turn) -> tuple[float, ...]:
+    def rank(self, turn: PermitTurn) -> tuple[float, ...]:
         if _overdue(turn):
             return 0, turn.ready_place
         return 1, turn.deadline_s, turn.number
 
     def may_start(
-        self, machine: Turns, turn: Turn, units: frozenset[int], refused: list[Turn], now_s: float
-    ) -> Verdict:
+        self, machine: Turns, turn: PermitTurn, units: frozenset[int], refused: list[PermitTurn], now_s: float
+    ) -> TurnVerdict:
         end_s = machine.expected_end_s(turn, units, now_s)
         if before := _harms(machine, turn, end_s, refused, now_s):
-            return Verdict(False, before)
+            return TurnVerdict(False, before)
         until_s, for_whom = -math.inf, []
         for other in machine.turns:
             phase = 1 - other.phase
@@ -198,9 +198,9 @@ class MultiRate:
             if ready_s < spare_s:
                 until_s = max(until_s, spare_s)
                 for_whom.append(other.seat.job)
-        return Verdict(not for_whom, for_whom, until_s)
+        return TurnVerdict(not for_whom, for_whom, until_s)
 
-    def pauses(self, machine: Turns, turn: Turn, refused: list[Turn], now_s: float) -> list[Turn]:
+    def pauses(self, machine: Turns, turn: PermitTurn, refused: list[PermitTurn], now_s: float) -> list[PermitTurn]:
         holders = [other for other in machine.turns if other.running and other.held & turn.units]
         cost_s = 0.0
         for other in holders:
@@ -217,18 +217,18 @@ class MultiRate:
         return PATIENCE + jobs - 1
 
 
-def _overdue(turn: Turn) -> bool:
+def _overdue(turn: PermitTurn) -> bool:
     return turn.overtaken >= PATIENCE
 
 
-def _latest_s(turn: Turn) -> float:
+def _latest_s(turn: PermitTurn) -> float:
     """Latest start of a waiting phase that meets its deadline."""
     if _overdue(turn):
         return -math.inf
     return turn.deadline_s - turn.need_s(1) - (turn.need_s(0) if turn.phase == 0 else 0.0)
 
 
-def _harms(machine: Turns, turn: Turn, end_s: float, refused: list[Turn], now_s: float) -> list[str]:
+def _harms(machine: Turns, turn: PermitTurn, end_s: float, refused: list[PermitTurn], now_s: float) -> list[str]:
     """Jobs of refused phases that a turn until `end_s` would delay beyond their latest start and the free units."""
     return [
         other.seat.job

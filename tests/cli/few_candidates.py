@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rlplan.planner import plan_gain
-from rlplan.planner.choose import candidate_search
+from rlplan.planner.choose import candidate_search, prefix_placement
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.choose.candidates import cutoffs, prefix_placement, short_rounds
+from rlplan.planner.choose.candidates import cutoffs, short_rounds
 from rlplan.planner.choose.rewards import judge_places
 from rlplan.planner.explain import length_error
 from rlplan.planner.refresh import refresh

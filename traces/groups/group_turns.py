@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...plans.schema.groups_plan import GroupMember
 from ...plans.yaml.errors import InputError
-from ...rounds.permits.bound_machine import Bound
+from ...rounds.permits.bound_machine import SlowdownBound
 from ...rounds.permits.permit_events import Seat
 from ...rounds.permits.slowdown import WARM
 from ..trace import TraceError, read_trace
@@ -214,9 +214,9 @@ def _own_s(turn: TurnTaken, switch_s: float) -> float:
     return max(seconds - switch_s, seconds / 2) if turn.switched else seconds
 
 
-def bound_of(member: GroupMember) -> Bound:
+def bound_of(member: GroupMember) -> SlowdownBound:
     """The bound that a plan sets a job."""
-    return Bound(alone_s=member.slowdown.alone_s, slo=member.slowdown.slo)
+    return SlowdownBound(alone_s=member.slowdown.alone_s, slo=member.slowdown.slo)
 
 
 class TrainingEnd(NamedTuple):

@@ -5,5 +5,5 @@ short_rounds, cutoffs   what short rounds issue, and where mode exact cuts
 engine_layouts, update_layouts   layouts that the pool and its memory hold
 pool_choice      which pools engines and trainers are on
 job_limits, prompt_supply   jobs that are refused, and data that is too small
-prefix_placement whether prompts keep their samples together; balance_numbers what balanced rounds are balanced by
+balance_numbers  what balanced rounds are balanced by
 """

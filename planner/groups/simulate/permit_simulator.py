@@ -27,7 +27,7 @@ from ....rounds.permits.permit_events import (
     PhaseName,
     Seat,
     Start,
-    Tail,
+    TailReached,
     Wake,
     WakeAt,
 )
@@ -147,7 +147,7 @@ def simulate_turns(
         if wake_s < at_s:
             now_s, event = wake_s, Wake()
         elif first.tail_at_s <= first.ends_s:
-            now_s, event = at_s, Tail(first.seat.job)
+            now_s, event = at_s, TailReached(first.seat.job)
             first.tail_at_s = math.inf
         else:
             now_s, event = at_s, Done(first.seat.job)

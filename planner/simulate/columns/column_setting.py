@@ -161,7 +161,6 @@ class Setting:
     decode: dict[EngineLayout, DecodeCost]
     reward: RewardCost
     draws: Draws
-    reference: bool = False  # by the uncompiled machines, which give the same results, slowly
     drafted: dict[tuple[EngineLayout, int], DraftedCost] = field(default_factory=dict)
     watch: Callable[[], Observe] | None = None
     noise: Callable[[EngineLayout, TrainCost], StepNoise] = lambda layout, train: SILENT  # of a step, by the machine

@@ -5,11 +5,12 @@ would) and collected, those that it returns come first in its next round. A long
 prompts. In `predict` both run what history chose for them, in an epoch that has one (draws.py). Rounds of one
 column are thus independent given their prompts, and a cycle's cost is a weighted mean of the two (cycle_cost.py).
 
-Bias is measured as *excess*: the trained length of a prompt minus the length of its first draw, uncut, of the same
-draws. Over a cycle the first draws are unconditioned, so the mean excess is the bias, and most of the noise of heavy
-tails and of unlike prompts cancels; what never is raced or deferred has excess 0. A deferred prompt's excess is split:
-the draw that deferred it minus its first draw is the short round's, the trained draw minus the deferring one the long
-round's. There the first draw stands for the deferring one: both have the same distribution.
+Bias is measured as *excess*: the length that is trained of a prompt minus the uncut length of the prompt's first draw.
+First draws are unconditioned, so the mean excess over a cycle is the bias. Both lengths are of the same prompt, so most
+of the noise of heavy tails and of unlike prompts cancels; a prompt that is trained on its first draw has excess 0. The
+excess of a deferred prompt has two parts. The short round counts the draw that deferred the prompt minus the first
+draw. The long round counts the trained draw minus the deferring draw, for which it takes the first draw: both have the
+same distribution.
 """
 
 from __future__ import annotations
@@ -301,9 +302,7 @@ def simulate_column_round(
     """Simulate a round of a column; raises as `simulate_one_round` does."""
     observe = setting.watch() if setting.watch else None
     cost, reward, at_once = setting.cost_of(key), setting.reward_of(key), setting.at_once(key)
-    return simulate_one_round(
-        round_kind, round_draws, cost, reward, at_once, change, reference=setting.reference, observe=observe
-    )
+    return simulate_one_round(round_kind, round_draws, cost, reward, at_once, change, observe=observe)
 
 
 def long_draws(draws: Draws, group_size: int, cutoff_tokens: int, count: int) -> list[str]:

@@ -22,7 +22,7 @@ from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_runner import RoundOptions, RoundRunner
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
-from rlplan.planner.simulate.reference_round import Lengths, simulate_round
+from rlplan.planner.simulate.reference_round import RoundLengths, simulate_round
 from rlplan.rounds.machines.events import SampleKey
 from rlplan.rounds.machines.exact import ExactQueueRound, ExactShortRound
 from rlplan.rounds.machines.outcome import Fate
@@ -322,7 +322,7 @@ def test_engines_cache_and_place_samples_as_the_planner_says(fleet, loop, tiny_m
 
     times = simulate_round(
         RaceRound(list(LONG_PROMPTS), len(LONG_PROMPTS), 4, 4, max_tokens=8),
-        Lengths(
+        RoundLengths(
             lambda key, prompt: len(result.samples[key].tokens),
             lambda prompt: len(LONG_PROMPTS[prompt].tokens),
             lambda key, prompt: 0.0,

@@ -75,7 +75,14 @@ def test_a_tail_is_faster_by_what_a_step_emits(reference: bool) -> None:
     free = DecodeCost(EngineLayout(1, 1), 0.01, 0.0, 0.0, 0.0, 0.0, 10**6, 64, 0.0, 0)
     drafts = assumed(3, 0.7, 8)
     plain, fast = (
-        simulate_one_round(round_kind, round_draws, cost, RewardCost(1, 0.0, 0.0), 9, reference=reference).times.end_s
+        simulate_one_round(
+            round_kind,
+            round_draws,
+            cost,
+            RewardCost(1, 0.0, 0.0),
+            9,
+            observe=(lambda *event: None) if reference else None,
+        ).times.end_s
         for cost in (free, drafted(free, drafts))
     )
     assert plain / fast == pytest.approx(drafts.law.emitted(3, 2))

@@ -8,7 +8,7 @@ import pytest
 
 from rlplan.planner.choose.candidates.round_kinds import ShortKey
 from rlplan.planner.costs.update_costs import train_cost
-from rlplan.planner.explain.assumed_effects import AssumedEffects, Effect, Outcome, assumed_why
+from rlplan.planner.explain.assumed_effects import AssumedEffects, AssumedOutcome, Effect, assumed_why
 from rlplan.planner.explain.cost_error import rollout_error, step_error, update_error
 from rlplan.planner.explain.scheduled_rounds import ScheduledRounds
 from rlplan.planner.lengths.table_lengths import TableTrace
@@ -65,18 +65,18 @@ def test_independent_parts_add_up_as_squares_of_their_seconds():
     assert diluted == pytest.approx(expected * whole / (whole + 4.0)), "by seconds that are known exactly"
 
 
-OWN = Outcome(2.0, 1.4)
+OWN = AssumedOutcome(2.0, 1.4)
 
 
 def ends(down: float, up: float) -> Effect:
-    return Effect(Outcome(down, 1.5), Outcome(up, 1.1))
+    return Effect(AssumedOutcome(down, 1.5), AssumedOutcome(up, 1.1))
 
 
 def test_an_assumption_errs_by_half_the_logarithm_between_both_ends() -> None:
     effects = AssumedEffects(OWN, OWN.speedup, {"scale": ends(2 / 1.5, 2 * 1.5), "icc": ends(2.4, 2.0)})
     assert effects.lengths_error == pytest.approx(math.hypot(math.log(1.5), math.log(1.2) / 2))
     assert effects.rewards_error == 0
-    effect = Effect(Outcome(1.0, 1.5), None)
+    effect = Effect(AssumedOutcome(1.0, 1.5), None)
     assert abs(effect.log_change(OWN)) == pytest.approx(math.log(2)), "by the other end where nothing is trained at one"
     assert Effect(None, None).log_change(OWN) == 0
     effects = AssumedEffects(OWN, OWN.speedup, {"scale": effect})
@@ -91,7 +91,9 @@ def test_words_say_seconds_and_speed_at_both_ends_or_that_nothing_changes() -> N
     assert effects.text("scale", "half", "twice") == (
         "if half: step 0.50x, speed-up 1.50x; if twice: step 1.50x, speed-up 1.10x"
     )
-    same = AssumedEffects(OWN, 1.0, {"scale": Effect(Outcome(1.0, OWN.speedup), Outcome(3.0, OWN.speedup))})
+    same = AssumedEffects(
+        OWN, 1.0, {"scale": Effect(AssumedOutcome(1.0, OWN.speedup), AssumedOutcome(3.0, OWN.speedup))}
+    )
     assert same.text("scale", "half", "twice") == "if half: step 0.50x; if twice: step 1.50x"
     assert effects.text("seconds", "half", "twice") == "whether half or twice, the step changes by less than 1%"
     trace = TableTrace(parse_quantiles("p50=800,p95=4000,max=16384"))

@@ -46,7 +46,8 @@ KINDS = {
 
 
 def simulate(of: RoundKind, drawn: RoundDraws, cost: DecodeCost, at_once: int, reference: bool = True):
-    return simulate_one_round(of, drawn, cost, RewardCost(4, 0.01, 0.0), at_once, reference=reference)
+    observe = (lambda *event: None) if reference else None
+    return simulate_one_round(of, drawn, cost, RewardCost(4, 0.01, 0.0), at_once, observe=observe)
 
 
 def sync(prompts: int) -> RoundKind:

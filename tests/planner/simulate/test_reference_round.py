@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
-from rlplan.planner.simulate.reference_engine import Engine, Sample
-from rlplan.planner.simulate.reference_round import Lengths, simulate_round
+from rlplan.planner.simulate.reference_engine import Engine, EngineSample
+from rlplan.planner.simulate.reference_round import RoundLengths, simulate_round
 from rlplan.planner.simulate.round_arrays import RoundTimes
 from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
 from rlplan.rounds.balancing.placement import Balancer
@@ -32,14 +32,14 @@ def cost(engines: int = 1, capacity: int = 10**6, **changes: Any) -> DecodeCost:
     return DecodeCost(**{**fields, **line, **layout, **changes})
 
 
-def table(prompt_tokens: int = 5, **lengths: list[int]) -> Lengths:
+def table(prompt_tokens: int = 5, **lengths: list[int]) -> RoundLengths:
     """The n-th draw of a prompt takes the n-th part of its list; lists are repeated."""
 
     def natural(key: SampleKey, prompt: str) -> int:
         own = lengths[prompt]
         return own[(7 * key.draw + key.sample) % len(own)]
 
-    return Lengths(natural, lambda prompt: prompt_tokens, lambda key, prompt: 0.0, CAP)
+    return RoundLengths(natural, lambda prompt: prompt_tokens, lambda key, prompt: 0.0, CAP)
 
 
 DELAY_S = Fraction(13, 17)
@@ -48,7 +48,7 @@ FAST_REWARD = RewardCost(workers=500, per_sample_s=Fraction(0), delay_s=DELAY_S)
 
 def play(
     samples: int,
-    lengths: Lengths,
+    lengths: RoundLengths,
     priced: DecodeCost | None = None,
     reward: RewardCost = FAST_REWARD,
     at_once: int = 8,
@@ -87,7 +87,7 @@ def test_a_full_kv_cache_preempts_the_youngest_and_every_token_comes() -> None:
     assert times.decode_end_s > roomy.decode_end_s
 
 
-def exposed(samples: int, lengths: Lengths, reward: RewardCost, finish_s: Fraction = FINISH_S) -> Any:
+def exposed(samples: int, lengths: RoundLengths, reward: RewardCost, finish_s: Fraction = FINISH_S) -> Any:
     return play(samples, lengths, cost(finish_s=finish_s), reward).reward_exposed_s
 
 
@@ -137,7 +137,7 @@ def test_a_prompt_that_nobody_uses_is_cached_until_its_space_is_taken() -> None:
     def end_s(block: int, q_tokens: int) -> Fraction:
         engine = Engine(cost(capacity=100, block_tokens=block), 1)
         for number, (prompt, tokens) in enumerate([("p", 6), ("q", q_tokens), ("p", 6)]):
-            engine.waiting.append(Sample(SampleKey(number, 0), 0, prompt, 5, tokens, False, 0))
+            engine.waiting.append(EngineSample(SampleKey(number, 0), 0, prompt, 5, tokens, False, 0))
         engine.admit()
         while engine.running:
             engine.take_event()
@@ -160,7 +160,7 @@ def build(kind: str, prompts: int, samples: int, cutoff_tokens: int, copies: int
     return RaceRound(names, prompts, samples, samples, CAP)
 
 
-def some_lengths(data: st.DataObject, prompts: int) -> Lengths:
+def some_lengths(data: st.DataObject, prompts: int) -> RoundLengths:
     lists = st.lists(st.integers(1, CAP), min_size=8, max_size=8)
     return table(**{f"p{i}": data.draw(lists) for i in range(prompts)})
 
@@ -206,7 +206,7 @@ class NaiveEngine:
         self.boundary = now + prefill + self.cost.a + self.cost.b * len(self.running) + self.cost.c * held
 
 
-def naive(machine: Round, lengths: Lengths, cost: DecodeCost, delay: Fraction, limit: int) -> Fraction:
+def naive(machine: Round, lengths: RoundLengths, cost: DecodeCost, delay: Fraction, limit: int) -> Fraction:
     """End of the round; no KV limit, no reward queue. What comes in during a step joins at its end."""
     engines = [NaiveEngine(cost, limit) for _ in range(cost.key.engines)]
     balancer = Balancer(len(engines))

@@ -32,7 +32,8 @@ def tail(hand_over: RoundHandOver | None, capacity: int = 10**6, reference: bool
     decode = DecodeCost(EngineLayout(1, 4), 0.01, 1e-5, 0.0, 0.01, 1e-4, capacity, 64, 0.0, 0)
     change = None if hand_over is None else ChangeCost(hand_over, decode)
     reward = RewardCost(8, 0.0, 0.0)
-    return simulate_one_round(round_kind, round_draws, decode, reward, 64, change, reference=reference)
+    observe = (lambda *event: None) if reference else None
+    return simulate_one_round(round_kind, round_draws, decode, reward, 64, change, observe=observe)
 
 
 @pytest.mark.parametrize("reference", [False, True])

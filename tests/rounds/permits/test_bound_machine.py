@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.rounds.permits.bound_machine import Alarm, Bound, BoundEvent, BoundMachine, Broken, Cleared
+from rlplan.rounds.permits.bound_machine import Alarm, BoundEvent, BoundMachine, Broken, Cleared, SlowdownBound
 from rlplan.rounds.permits.slowdown import WARM, keeps_bound
 
-BOUND = Bound(alone_s=100.0, slo=1.3)
+BOUND = SlowdownBound(alone_s=100.0, slo=1.3)
 
 
 class Driver:
@@ -124,7 +124,7 @@ def test_a_new_bound_keeps_what_the_job_was_ahead():
     driver = Driver(*[120.0] * 20, *[140.0] * 6)
     assert driver.figures.state == "alarm"
     before = driver.figures.ahead_s
-    driver.machine.rebind("a", Bound(alone_s=120.0, slo=1.3))
+    driver.machine.rebind("a", SlowdownBound(alone_s=120.0, slo=1.3))
     assert (driver.figures.state, driver.figures.recent) == ("kept", None), "the stretch is forgotten"
     assert driver.figures.ahead_s == pytest.approx(before)
     assert driver.run(*[150.0] * 40) == []
@@ -156,11 +156,14 @@ def test_jobs_come_and_go_and_others_are_not_told():
         machine.figures("a")
 
 
-@pytest.mark.parametrize("bound", [Bound(0.0, 1.5), Bound(10.0, 0.9), Bound(float("nan"), 1.5), Bound(1e308, 1e9)])
+@pytest.mark.parametrize(
+    "bound",
+    [SlowdownBound(0.0, 1.5), SlowdownBound(10.0, 0.9), SlowdownBound(float("nan"), 1.5), SlowdownBound(1e308, 1e9)],
+)
 def test_a_bound_that_is_none_is_refused(bound):
     with pytest.raises(ValueError, match="a bound is at least 1"):
         BoundMachine({"a": bound}, 10)
-    machine = BoundMachine({"a": Bound(0.1, 1.0)}, 10)
+    machine = BoundMachine({"a": SlowdownBound(0.1, 1.0)}, 10)
     with pytest.raises(ValueError, match="a bound is at least 1"):
         machine.rebind("a", bound)
 
@@ -169,7 +172,9 @@ def test_a_bound_that_is_none_is_refused(bound):
 @given(
     st.lists(
         st.one_of(
-            st.floats(1.0, 400.0), st.just("restart"), st.builds(Bound, st.floats(50, 200), st.floats(1.0, 3.0)),
+            st.floats(1.0, 400.0),
+            st.just("restart"),
+            st.builds(SlowdownBound, st.floats(50, 200), st.floats(1.0, 3.0)),
             st.tuples(st.floats(0, 500)),
         ),
         max_size=120,
@@ -182,7 +187,7 @@ def test_whatever_happens_states_are_right_and_told_once(events, stretch):
     for event in events:
         if event == "restart":
             start += 1
-        elif isinstance(event, Bound):
+        elif isinstance(event, SlowdownBound):
             machine.rebind("a", event)
             told = [] if machine.figures("a").state == "kept" else told
         elif isinstance(event, tuple):

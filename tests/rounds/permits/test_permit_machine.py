@@ -12,12 +12,12 @@ from rlplan.rounds.permits.permit_events import (
     Done,
     Grow,
     Leave,
-    Lost,
     Pause,
     Reseat,
     Seat,
     Start,
-    Tail,
+    TailReached,
+    UnitsLost,
     Wake,
     WakeAt,
 )
@@ -162,17 +162,17 @@ def test_a_phase_that_ends_while_it_is_paused_is_complete():
 def test_in_the_tail_the_next_rollout_starts_on_what_is_freed(rule):
     jobs = [Seat(job, ((0, 1, 2, 3), (9,)), (100.0, 50.0), (1.0, 4.0), pace_s=300.0, keep=1) for job in "ab"]
     driver = Driver(rule, *jobs)
-    assert driver.handle(Tail("a"), 80.0) == [Consolidate("a", (0,)), Start("b", "rollout", (1, 2, 3), False)]
+    assert driver.handle(TailReached("a"), 80.0) == [Consolidate("a", (0,)), Start("b", "rollout", (1, 2, 3), False)]
     assert driver.turn("b").due_s == pytest.approx(80 + 101 * 4 / 3)
     assert driver.handle(Done("a"), 100.0) == [Grow("b", (0, 1, 2, 3)), Start("a", "train", (9,), True)]
     assert driver.turn("b").due_s == pytest.approx(100 + (101 * 4 / 3 - 20) * 3 / 4), "it is faster on all"
     with pytest.raises(ValueError, match="a reached the tail of a rollout, but trains"):
-        driver.handle(Tail("a"), 110.0)
+        driver.handle(TailReached("a"), 110.0)
 
 
 def test_a_tail_keeps_its_units_while_nobody_wants_them():
     driver = Driver("first_come", Seat("a", ((0, 1), (9,)), (100.0, 50.0), keep=1))
-    assert driver.handle(Tail("a"), 80.0) == []
+    assert driver.handle(TailReached("a"), 80.0) == []
     assert driver.turn("a").held == {0, 1}
 
 
@@ -180,7 +180,7 @@ def test_a_training_waits_for_all_its_units():
     """A tail that keeps one of them gives the others to no training."""
     wide = Seat("wide", ((0, 1), (9,)), (100.0, 50.0), keep=1)
     driver = Driver("first_come", wide, Seat("b", ((7,), (0, 1)), (10.0, 50.0)))
-    assert driver.done("b", 10.0) == [] == driver.starts(Tail("wide"), 80.0)
+    assert driver.done("b", 10.0) == [] == driver.starts(TailReached("wide"), 80.0)
     assert driver.handle(Done("wide"), 100.0) == [
         Start("b", "train", (0, 1), False),
         Start("wide", "train", (9,), True),
@@ -191,7 +191,7 @@ def test_a_training_waits_for_all_its_units():
 def test_leaving_frees_units_and_loss_strands_who_was_there(rule):
     driver = Driver(rule, seat("a", 0), seat("b", 0), seat("c", 1))
     assert driver.starts(Leave("a"), 10.0) == [("b", "rollout")]
-    assert driver.handle(Lost((0,)), 20.0) == []
+    assert driver.handle(UnitsLost((0,)), 20.0) == []
     assert driver.turn("b").stranded and not driver.turn("c").stranded
     assert driver.handle(Arrive((seat("d", 0),)), 30.0) == [Start("d", "rollout", (0,), True)], "no state is there"
     driver.handle(Leave("d"), 40.0)
@@ -203,7 +203,7 @@ def test_leaving_frees_units_and_loss_strands_who_was_there(rule):
 def test_a_turn_on_other_units_than_the_lost_runs_to_its_end():
     driver = Driver("first_come", seat("a", 0))
     driver.done("a", 100.0)
-    assert driver.handle(Lost((0,)), 110.0) == []
+    assert driver.handle(UnitsLost((0,)), 110.0) == []
     assert driver.turn("a").running and driver.turn("a").stranded
     assert driver.done("a", 150.0) == [], "it takes no further turns"
     assert driver.turn("a").begun == 2
@@ -211,7 +211,7 @@ def test_a_turn_on_other_units_than_the_lost_runs_to_its_end():
 
 def test_a_lost_turn_begins_anew():
     driver = Driver("round_robin", seat("a", 0), seat("b", 1))
-    driver.handle(Lost((0,)), 60.0)
+    driver.handle(UnitsLost((0,)), 60.0)
     turn = driver.turn("a")
     assert (turn.running, turn.begun, turn.rest_s) == (False, 0, 100.0)
     assert driver.done("b", 100.0) == [("b", "train")], "nobody waits for the turns of who is stranded"
@@ -321,12 +321,12 @@ def test_whatever_comes_invariants_hold_and_a_replay_is_the_same(schedule, rule)
             event = Leave(gone.job)
             absent.append(gone)
         elif pick % 31 == 2:
-            event = Lost((pick % 6,))
+            event = UnitsLost((pick % 6,))
         elif not running:
             continue
         else:
             turn = running[pick % len(running)]
-            event = Tail(turn.seat.job) if turn.phase == 0 and pick % 3 == 0 else Done(turn.seat.job)
+            event = TailReached(turn.seat.job) if turn.phase == 0 and pick % 3 == 0 else Done(turn.seat.job)
         events.append((event, now_s))
         actions.append(machine.handle(*events[-1]))
         machine.check_invariants()

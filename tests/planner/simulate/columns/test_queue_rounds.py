@@ -85,7 +85,8 @@ def test_short_and_queued_rounds_train_the_unconditioned_mean_length():
 def test_queued_rounds_are_the_same_by_both_machines(dynamic):
     setting = make_setting(8, GROUP, dynamic_sampling=dynamic, prompts=400)
     key = law(target=8)
-    logs = [long_of(replace(setting, reference=reference), key, 12).log for reference in (True, False)]
+    watched = replace(setting, watch=lambda: lambda *event: None)  # by the machines themselves
+    logs = [long_of(mine, key, 12).log for mine in (watched, setting)]
     assert logs[0] == logs[1]
     assert max(logs[0].groups) <= 8 and mean(logs[0].deferred) > 0
 

@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plans.schema.levers import EngineLayout, RoundPrefix
-from ....rounds.balancing.placement import shared_tokens
-from ....rounds.round_spec import RoundKind
-from ...costs.decode_costs import DecodeCost
-from ...costs.reward_costs import RewardCost
-from ...lengths.draws import Draws
-from ...simulate.columns.cells import on_engines, sized_cell
-from ...simulate.columns.column_setting import CELL_PROMPTS
-from ...simulate.one_round import simulate_one_round
-from ...simulate.round_arrays import RoundDraws
-from .candidate_space import Space
+from ...plans.schema.levers import EngineLayout, RoundPrefix
+from ...rounds.balancing.placement import shared_tokens
+from ...rounds.round_spec import RoundKind
+from ..costs.decode_costs import DecodeCost
+from ..costs.reward_costs import RewardCost
+from ..lengths.draws import Draws
+from ..simulate.columns.cells import on_engines, sized_cell
+from ..simulate.columns.column_setting import CELL_PROMPTS
+from ..simulate.one_round import simulate_one_round
+from ..simulate.round_arrays import RoundDraws
+from .candidates.candidate_space import Space
 
 # Samples by which an engine may be ahead for the sake of a prompt of mean length; the last is a whole group.
 LEADS = (1, 2, 4)
