@@ -246,6 +246,7 @@ def _job(path: Path) -> tuple[Job, JobPaths, list[Prompt], list[RowFault]]:
 
 def _try(path: Path, name: str | None, response: str | None, responses: Path | None, as_json: bool) -> int:
     from ..executor.rewards.local_scoring import scored_here, tried
+    from ..plans.files.prompt_rows import Prompt
 
     if responses is not None and (name is not None or response is not None):
         raise InputError("--responses has rows and responses of its own; leave out --row and --response")
@@ -299,6 +300,7 @@ def _try_all(
 ) -> int:
     """Score each response of a file, in order."""
     from ..executor.rewards.local_scoring import tried
+    from ..plans.files.prompt_rows import Prompt
 
     found = _by_id(rows, faults)
     given = list(_responses(file, found, str(paths.data)))

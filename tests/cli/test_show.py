@@ -235,7 +235,7 @@ def test_screen_and_page_name_the_same_nearest_bound():
     plan = groups_plan({"g1": group({"big": member(2.0, 2.9, 3.0), "small": member(1.0, 1.04, 1.1)}) | old_why})
     screen = io.StringIO()
     Console(file=screen, width=300).print(groups_render(plan, "groups.yaml", [], 300))
-    page = page_of_groups.page(plan, "groups", [])
+    page = page_of_groups.groups_page(plan, title="groups")
     said = "very bound is kept; big in g1 is nearest to its bound: its p95 slowdown of 2.900x is 3.3% below its limit"
     assert screen.getvalue().count(said) == 1 and page.count(said) == 3, "a card, a chart's caption and its label"
     assert "small is nearest" not in screen.getvalue() + page

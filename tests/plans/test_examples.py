@@ -18,11 +18,10 @@ SOLVES = re.findall(r"^rlplan (solve .*)$", (EXAMPLES / "README.md").read_text(e
 QUICK = "groups.yaml"
 
 
-def test_every_example_is_canonical_and_holds(monkeypatch):
+def test_every_example_holds(monkeypatch):
     monkeypatch.chdir(EXAMPLES)
-    for arguments in (["fmt", "--check", *map(str, sorted(EXAMPLES.rglob("*.yaml")))], ["check", *PLANS]):
-        result = CliRunner().invoke(cli, arguments)
-        assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(cli, ["check", *PLANS])
+    assert result.exit_code == 0, result.output
 
 
 def test_every_shipped_plan_has_its_command_in_the_readme():
