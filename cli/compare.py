@@ -198,11 +198,13 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
 
     from ..plans.facts.compared_plans import binds, cheapest, fastest, short_name
     from ..plans.phrases.numbers import percent
+    from ..plans.phrases.tables import right
     from .screens.bars import gauge, table
 
     paths = list(points[0].values)
-    figures = ["<mode", "s/step", "ms/sample", "±", "<speed", "x plain", "USD/1k", "length"]
-    drawn = table(*(short_name(path, paths) for path in paths), *figures, *(["cut", "<bottleneck"] if wide else []))
+    figures = ["mode", ">s/step", ">ms/sample", ">±", "speed", ">x plain", ">USD/1k", ">length"]
+    first, *names = (short_name(path, paths) for path in paths)
+    drawn = table([first, *right(names), *figures, *([">cut", "bottleneck"] if wide else [])])
     for column in drawn.columns[len(paths) : len(paths) + len(figures)]:
         column.no_wrap = True
     best, least = fastest(points), cheapest(points)

@@ -7,11 +7,13 @@ import json
 import click
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..plans.diff.review import Report, ReportRow, Section, fold
+from ..plans.diff.review import Report, fold
 from ..plans.phrases.sentences import one_line
+from ..plans.phrases.tables import Table, TableRow
+from .screens.bars import table
 
 _STYLE = {1: "green", -1: "red", 0: ""}
 _MOST_ROWS = 20  # of a table, without --full
@@ -37,17 +39,16 @@ def render(report: Report, full: bool) -> Group:
     return Group(*renderables)
 
 
-def _text_table(section: Section, rows: list[ReportRow]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for index, column in enumerate(section.columns):
-        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold", no_wrap=index == 0)
+def _text_table(section: Table, rows: list[TableRow]) -> RichTable:
+    drawn = table(section.columns)
+    drawn.columns[0].no_wrap = True
     for row in rows:
         style = _STYLE[row.tone]
-        table.add_row(*(_text_line(cell, style if index else "") for index, cell in enumerate(row.cells)))
-    return table
+        drawn.add_row(*(_text_line(cell, style if index else "") for index, cell in enumerate(row.cells)))
+    return drawn
 
 
-def _list(section: Section, rows: list[ReportRow]) -> list[RenderableType]:
+def _list(section: Table, rows: list[TableRow]) -> list[RenderableType]:
     """Rows with notes: on one line key, old -> new; below it the note."""
     titles = [column.title for column in section.columns]
     renderables: list[RenderableType] = [Text(f"{titles[0]}, {' -> '.join(titles[1:])}", style="bold")]

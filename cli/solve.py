@@ -156,7 +156,7 @@ def _frontier(job_path: Path, for_any: bool, force: bool, as_json: bool, options
         click.echo(json.dumps(figures))
         return 0 if planned else EXIT_INFEASIBLE
     apart = any(point.train_nodes for point in points)
-    drawn = table("<pool", "nodes", *(["trainers"] if apart else []), "<mode", "s/step", "USD/1k", "<binds")
+    drawn = table(["pool", ">nodes", *([">trainers"] if apart else []), "mode", ">s/step", ">USD/1k", "binds"])
     for point in points:
         step_s, usd = ("" if value is None else digits(value) for value in (point.step_s, point.usd_per_1k_samples))
         mark = f"{usd}*" if point is cheapest else usd

@@ -5,7 +5,7 @@ yaml/      text to models and back: positions, a line for each fault, canonical 
 check/     rules that documents are held to; plan_check raises what a plan may not start with
 diff/      what changes between two plans, by meaning; whether a re-plan needs a person
 facts/     what follows from a plan: digests, bars, the critical path, whether the executor can run it
-phrases/   numbers, names and sentences for people: the same in terminal, diff, pages and messages
+phrases/   numbers, names, sentences and tables for people: the same in terminal, diff, pages and messages
 files/     files beside the documents: prompts, a model's folder, the folder of a run
 page/      plans and runs as HTML
 schemas/, examples/   JSON Schemas for editors, and plans with all that they were solved from

@@ -6,7 +6,10 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+from rich.console import JustifyMethod, OverflowMethod
 from rich.table import Table
+
+from ...plans.phrases.tables import TableColumn, columns
 
 RAMP = " ▁▂▃▄▅▆▇█"
 FULL, LIGHT = "█", "░"
@@ -50,12 +53,19 @@ def histogram(quantiles: Sequence[float], width: int) -> str:
     return "".join(block(cell / most) for cell in cells)
 
 
-def table(*columns: str) -> Table:
-    """A table whose first column is aligned left, the others right; `<` before a title aligns its column left."""
-    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for number, title in enumerate(columns):
-        left = number == 0 or title.startswith("<")
-        drawn.add_column(title.lstrip("<"), justify="left" if left else "right", overflow="fold")
+def table(
+    titles: Sequence[str | TableColumn],
+    gap: int = 2,
+    overflow: OverflowMethod = "fold",
+    no_wrap: bool = False,
+) -> Table:
+    """A table for rich without rows, by its columns or their titles (plans/phrases/tables.py); `gap`: characters
+    between columns."""
+    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
+    for title in titles:
+        (column,) = columns(title) if isinstance(title, str) else (title,)
+        justify: JustifyMethod = "right" if column.right else "left"
+        drawn.add_column(column.title, justify=justify, overflow=overflow, no_wrap=no_wrap)
     return drawn
 
 

@@ -14,6 +14,8 @@ from rich.text import Text
 from ...plans.facts.group_cells import bounds_text, declined_text, limit, point_text, slack
 from ...plans.facts.plan_text import groups_status
 from ...plans.phrases.numbers import bytes_of, count, percent, seconds, times, usd
+from ...plans.phrases.tables import right
+from .bars import table
 
 if TYPE_CHECKING:
     from ...plans.schema.groups_plan import CostFigures, GroupsPlan, PlannedGroup
@@ -191,13 +193,13 @@ _TITLES = {"next_best": "next best"}
 def _why(group: PlannedGroup) -> Table:
     from ...plans.phrases.sentences import one_line
 
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
+    drawn = table(["", ""], gap=1)
+    drawn.show_header = False
+    drawn.columns[0].no_wrap, drawn.columns[0].style = True, "bold"
     for name, text in group.why.items():
         if name not in _SHOWN_ELSEWHERE:
-            table.add_row(_TITLES.get(name, name), one_line(text))
-    return table
+            drawn.add_row(_TITLES.get(name, name), one_line(text))
+    return drawn
 
 
 def _nodes(group: PlannedGroup) -> dict[str, int]:
@@ -217,9 +219,8 @@ def _marks(group: PlannedGroup) -> dict[str, tuple[str, str]]:
 
 def _gantt(group: PlannedGroup, width: int) -> Table:
     """A row for each node, or each slot of it: small letters decode, capitals train."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for title in ("node", "time", "busy", "memory"):
-        table.add_column(title, no_wrap=True, justify="left" if title in ("node", "time") else "right")
+    drawn = table(["node", "time", ">busy", ">memory"], overflow="ellipsis", no_wrap=True)
+    drawn.show_header = False
     first = 0
     for index, node in enumerate(group.nodes):
         rows = [_row(group, unit, width) for unit in range(first, first + node.slots)]
@@ -229,9 +230,9 @@ def _gantt(group: PlannedGroup, width: int) -> Table:
         whole = all(row == rows[0] for row in rows)
         for slot, row in enumerate(rows[:1] if whole else rows):
             label = f"{node.pool} {index}" + ("" if whole else f".{slot}")
-            table.add_row(label, row, *((percent(node.busy), memory) if slot == 0 else ("", "")))
-    table.add_row("", Text(f"0{group.timeline.span_s:>{width - 3}.0f} s", style="dim"), "busy", "host memory")
-    return table
+            drawn.add_row(label, row, *((percent(node.busy), memory) if slot == 0 else ("", "")))
+    drawn.add_row("", Text(f"0{group.timeline.span_s:>{width - 3}.0f} s", style="dim"), "busy", "host memory")
+    return drawn
 
 
 def _row(group: PlannedGroup, unit: int, width: int) -> Text:
@@ -251,14 +252,10 @@ def _row(group: PlannedGroup, unit: int, width: int) -> Text:
 def _jobs(group: PlannedGroup, rules: GroupRules) -> Table:
     """Seconds of an iteration alone, the slowdown in the group (mean, and quantiles over runs of iterations), and
     what is left of the bound."""
-    titles = ["job", "rollout s", "train s", "alone s", "slowdown", "p50", "p95", "at most", "slack"]
+    figures = ["rollout s", "train s", "alone s", "slowdown", "p50", "p95", "at most", "slack"]
     tails = any(member.tail_from is not None for member in group.jobs.values())
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for title in [*titles, *(["tail"] if tails else [])]:
-        left = title == "job"
-        table.add_column(
-            title, justify="left" if left else "right", no_wrap=True, overflow="ellipsis" if left else "crop"
-        )
+    drawn = table(["job", *right(figures + ["tail"] * tails)], gap=1, overflow="crop", no_wrap=True)
+    drawn.columns[0].overflow = "ellipsis"
     for name, (letter, colour) in _marks(group).items():
         member = group.jobs[name]
         s = member.slowdown
@@ -279,5 +276,5 @@ def _jobs(group: PlannedGroup, rules: GroupRules) -> Table:
         ]
         if tails:
             row.append("" if member.tail_from is None else percent(member.tail_from))
-        table.add_row(*row)
-    return table
+        drawn.add_row(*row)
+    return drawn

@@ -41,7 +41,7 @@ def front_table(plan: Plan) -> Table:
     p = plan.predicted
     shown = _thinned(p.front)
     left_out = f" of {len(p.front)}" if len(shown) < len(p.front) else ""
-    drawn = table(f"<front, {len(shown)}{left_out}", "speed-up", "length", "USD/1000")
+    drawn = table([f"front, {len(shown)}{left_out}", ">speed-up", ">length", ">USD/1000"])
     for point in shown:
         mark, rough = ("*" if point.chosen else " "), ("~" if point.rough else "")
         drawn.add_row(
@@ -75,7 +75,7 @@ def why_table(plan: Plan, wide: bool) -> list[RenderableType]:
     # An alternative that is faster is tied with the plan: `why.ties` names it.
     costly = [(key, line) for key, line in lines.items() if line is not None and (line.percent or -1.0) > 0]
     ties = [_short(key) for key, line in lines.items() if line is not None and line.percent is None]
-    drawn = table("<why", "<next best", "costs", *(["<mostly"] if wide else []))
+    drawn = table(["why", "next best", ">costs", *(["mostly"] if wide else [])])
     ranked = sorted(costly, key=lambda item: -(item[1].percent or 0.0))
     for _, line in ranked[:_WHY_ROWS]:
         cost = f"{'~' * line.rough}{line.percent:+.1f}%" + (" USD" if line.unit == "cost" else "")
@@ -238,7 +238,7 @@ def _memory(plan: Plan) -> Table:
         first = next(bar for name, bar in bars if name.startswith("trainer"))
         bars = [(name, bar) for name, bar in bars if not name.startswith("trainer")] + [("trainer", first)]
     bars.append(("host", p.host_memory))
-    drawn = table("memory", "<", "needs", "free")
+    drawn = table(["memory", "", ">needs", ">free"])
     for name, bar in bars:
         free = Text(percent(bar.headroom), style="" if bar.headroom >= 0.05 else "bold red")
         share = min(1.0, bar.needed_bytes / bar.capacity_bytes)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from ...plans.phrases.numbers import count
+from ...plans.phrases.tables import right
 from ...plans.schema.plan import Plan
+from .bars import table
 
 if TYPE_CHECKING:
     from ...plans.schema.groups_plan import GroupMember
@@ -104,14 +105,12 @@ class LiveView:
         return chosen.step_s.mean
 
     def _render(self) -> Group:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in ("run", "mode", "step", "s/step", "predicted", "rollout", "reward wait", "train", "sync"):
-            table.add_column(title, justify="left" if title in ("run", "mode") else "right")
-        for title in ("reward", "longest", "deferred"):
-            table.add_column(title, justify="right")
+        figures = ["step", "s/step", "predicted", "rollout", "reward wait", "train", "sync"]
+        figures += ["reward", "longest", "deferred"]
+        drawn = table(["run", "mode", *right(figures)], overflow="ellipsis")
         for name, row in self._rows.items():
-            table.add_row(name, row.plan.job.bias.mode, *self._cells(row))
-        return Group(table, self._tail())
+            drawn.add_row(name, row.plan.job.bias.mode, *self._cells(row))
+        return Group(drawn, self._tail())
 
     def _cells(self, row: _Row) -> list[str]:
         records = row.records

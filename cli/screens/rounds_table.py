@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ...plans.facts.plan_text import trainers_text
 from ...plans.phrases.numbers import digits, percent, seconds
+from ...plans.phrases.tables import right
 from .bars import FULL, LIGHT, block, table
 
 if TYPE_CHECKING:
@@ -107,27 +108,29 @@ def rounds_table(plan: Plan, wide: bool) -> Table:
     kinds, total = round_kinds(plan), plan.predicted.step_s.mean
     columns: list[tuple[str, list[str]]] = [
         ("rounds", [name for name, _, _ in kinds]),
-        ("steps", [percent(mean.share) for _, _, mean in kinds]),
-        ("time", [percent(mean.share * mean.step_s.mean / total) if total else "" for _, _, mean in kinds]),
-        ("issue", [_issue(decided) for _, decided, _ in kinds]),
-        ("cutoff", [_cutoff(decided) for _, decided, _ in kinds]),
-        ("engines", [f"{decided.rollout.engines} x tp {decided.rollout.tp}" for _, decided, _ in kinds]),
-        ("seqs", [str(decided.rollout.max_num_seqs) for _, decided, _ in kinds]),
-        ("KV tokens", [_kv(decided) for _, decided, _ in kinds]),
-        ("drafts", [_drafts(decided) for _, decided, _ in kinds]),
-        ("balance", [_balance(decided) for _, decided, _ in kinds]),
-        ("kept", [_kept(decided) for _, decided, _ in kinds]),
-        ("<trainers", [_update(decided) for _, decided, _ in kinds]),
-        ("<freed", [_hand_over(decided) for _, decided, _ in kinds]),
-        ("tail", [_tail(decided) for _, decided, _ in kinds]),
-        ("reads", [_reached(plan, name, mean, "rollout") for name, _, mean in kinds]),
-        ("MFU", [_reached(plan, name, mean, "train") for name, _, mean in kinds]),
+        (">steps", [percent(mean.share) for _, _, mean in kinds]),
+        (">time", [percent(mean.share * mean.step_s.mean / total) if total else "" for _, _, mean in kinds]),
+        (">issue", [_issue(decided) for _, decided, _ in kinds]),
+        (">cutoff", [_cutoff(decided) for _, decided, _ in kinds]),
+        (">engines", [f"{decided.rollout.engines} x tp {decided.rollout.tp}" for _, decided, _ in kinds]),
+        (">seqs", [str(decided.rollout.max_num_seqs) for _, decided, _ in kinds]),
+        (">KV tokens", [_kv(decided) for _, decided, _ in kinds]),
+        (">drafts", [_drafts(decided) for _, decided, _ in kinds]),
+        (">balance", [_balance(decided) for _, decided, _ in kinds]),
+        (">kept", [_kept(decided) for _, decided, _ in kinds]),
+        ("trainers", [_update(decided) for _, decided, _ in kinds]),
+        ("freed", [_hand_over(decided) for _, decided, _ in kinds]),
+        (">tail", [_tail(decided) for _, decided, _ in kinds]),
+        (">reads", [_reached(plan, name, mean, "rollout") for name, _, mean in kinds]),
+        (">MFU", [_reached(plan, name, mean, "train") for name, _, mean in kinds]),
     ]
     if not wide:
-        columns = [column for column in columns if column[0] not in ("time", "seqs", "KV tokens", "reads", "MFU")]
+        columns = [
+            column for column in columns if column[0] not in right(("time", "seqs", "KV tokens", "reads", "MFU"))
+        ]
     # A column without any value is left out.
     shown = [(title, values) for title, values in columns if any(value != "-" for value in values)]
-    drawn = table(*(title for title, _ in shown))
+    drawn = table([title for title, _ in shown])
     for row in zip(*(values for _, values in shown), strict=True):
         drawn.add_row(*row)
     return drawn
@@ -191,7 +194,7 @@ def _update(decided: ShortRound | LongRound) -> str:
 def seconds_table(plan: Plan, wide: bool) -> Table:
     """Return a table of predicted seconds of each kind of round, of all steps, and of plain rounds."""
     p = plan.predicted
-    drawn = table("seconds", "step", "p50", "p95", "transfer", "rollout", "reward", "train")
+    drawn = table(["seconds", *right(("step", "p50", "p95", "transfer", "rollout", "reward", "train"))])
 
     def whole(step: Quantiles) -> list[str]:
         return [digits(step.mean), digits(step.p50), digits(step.p95)]

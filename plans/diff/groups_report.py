@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..phrases.numbers import count, usd
 from ..phrases.sentences import shorten
+from ..phrases.tables import Table, TableRow, columns
 from ..schema.groups_plan import GroupsPlan
 from .change import Quantity, figure, key_values, relative_text
 from .groups_diff import GroupsDiff, JobChange, Status, nodes_text
@@ -19,7 +20,7 @@ from .job_report import (
     solver_text,
     stale_warnings,
 )
-from .review import Report, ReportRow, Section, columns
+from .review import Report
 
 _VERBS: dict[Status, str] = {
     "arrived": "arrived",
@@ -39,12 +40,12 @@ def groups_report(diff: GroupsDiff, name: str, title: str = "", full: bool = Fal
         title: title of the report; empty: the name.
         full: whether to show jobs and figures that did not change, too.
     """
-    rules = tuple(ReportRow((f"rules.{change.key}", *key_values(change)), "rules") for change in diff.rules)
+    rules = tuple(TableRow((f"rules.{change.key}", *key_values(change)), "rules") for change in diff.rules)
     sections = (
         effects_section(diff.effects, _ALWAYS, full),
         _jobs(diff, full),
         inputs_section(diff.inputs),
-        Section(columns("`rule", "`old", "`new"), rules),
+        Table(columns("`rule", "`old", "`new"), rules),
         _groups(diff, full),
     )
     remarks = (
@@ -113,15 +114,15 @@ def groups_warnings(plan: GroupsPlan, before: Mapping[str, str] | None = None) -
     ]
 
 
-def _jobs(diff: GroupsDiff, full: bool) -> Section:
+def _jobs(diff: GroupsDiff, full: bool) -> Table:
     rows = []
     names = _Names(diff)
     for job in diff.jobs:
         if full or job.differs or job.breaks_bound:
             tone = -1 if job.newly_broken else job.p95.tone
             cells = (job.name, _where(job, names), _pair(job.mean), _pair(job.p95), _bound(job))
-            rows.append(ReportRow(cells, _status(job), tone=tone))
-    return Section(JOB_COLUMNS, tuple(rows))
+            rows.append(TableRow(cells, _status(job), tone=tone))
+    return Table(JOB_COLUMNS, tuple(rows))
 
 
 def _status(job: JobChange) -> str:
@@ -177,7 +178,7 @@ def _bound(job: JobChange) -> str:
     return f"{text} broken" if job.breaks_bound else text
 
 
-def _groups(diff: GroupsDiff, full: bool) -> Section:
+def _groups(diff: GroupsDiff, full: bool) -> Table:
     """A table of the groups whose nodes or jobs differ."""
     rows = []
     names = _Names(diff)
@@ -188,12 +189,12 @@ def _groups(diff: GroupsDiff, full: bool) -> Section:
         nodes = (nodes_text(was) if was else "new", nodes_text(group))
         if full or nodes[0] != nodes[1] or was is None or set(was.jobs) != set(group.jobs):
             rows.append(
-                ReportRow((names.new(key), " -> ".join(dict.fromkeys(nodes)) if was else f"new: {nodes[1]}", jobs))
+                TableRow((names.new(key), " -> ".join(dict.fromkeys(nodes)) if was else f"new: {nodes[1]}", jobs))
             )
     for key, group in diff.old.groups.items():
         if key not in back:
-            rows.append(ReportRow((names.old(key), f"gone: {nodes_text(group)}", _members(set(), set(group.jobs)))))
-    return Section(columns("group", "nodes", "jobs"), tuple(rows))
+            rows.append(TableRow((names.old(key), f"gone: {nodes_text(group)}", _members(set(), set(group.jobs)))))
+    return Table(columns("group", "nodes", "jobs"), tuple(rows))
 
 
 def _members(new: set[str], old: set[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ..facts.plan_text import cut_text
 from ..phrases.numbers import MATTERS, count, unsigned
 from ..phrases.sentences import shorten
+from ..phrases.tables import Table, TableRow, columns
 from ..schema.groups_plan import GroupsPlan
 from ..schema.length_evidence import MUCH_AT_CAP
 from ..schema.plan import Plan
@@ -14,7 +15,7 @@ from .change import UNKNOWN, Quantity, change_text, delta_text, figure, key_valu
 from .groups_diff import GroupsDiff
 from .input_diff import InputChange, altered, inputs_of
 from .job_diff import PlanDiff, Repriced
-from .review import Report, ReportRow, Section, columns
+from .review import Report
 
 ALWAYS = ("seconds_per_sample", "step_s.mean", "step_s.p95", "usd_per_1k_samples")
 """Figures that are always shown, even if they did not change."""
@@ -51,7 +52,7 @@ def report_of(
     full: bool,
     verdict: str,
     warnings: tuple[str, ...],
-    sections: tuple[Section, ...],
+    sections: tuple[Table, ...],
     remarks: tuple[str, ...],
 ) -> Report:
     """The report on a difference of any kind; unless `full`, that of the same plans has no tables and no remarks."""
@@ -247,7 +248,7 @@ def stale_warnings(plan: Plan | GroupsPlan, stale: Mapping[str, str]) -> list[st
     ]
 
 
-def effects_section(figures: tuple[Quantity, ...], always: tuple[str, ...], full: bool) -> Section:
+def effects_section(figures: tuple[Quantity, ...], always: tuple[str, ...], full: bool) -> Table:
     """A table with a row for each figure that changed in the digits shown; a line below it lists the others. Phases
     that changed by little of a step are left out."""
     rows, same, unknown = [], [], []
@@ -260,36 +261,36 @@ def effects_section(figures: tuple[Quantity, ...], always: tuple[str, ...], full
         if full or (quantity.changed and old != new) or quantity.key in always:
             block = "phase" if quantity.label.startswith("·") else "memory" if quantity.key.startswith("memory") else ""
             cells = (quantity.label, old, new, delta_text(quantity), change_text(quantity))
-            rows.append(ReportRow(cells, block=block, tone=quantity.tone))
+            rows.append(TableRow(cells, block=block, tone=quantity.tone))
         elif quantity.new is None:
             unknown.append(quantity.label)
         else:
             same.append(f"{quantity.label.removeprefix('· ')} {new}")
     rest = f"Unchanged: {'; '.join(same)}." if same else ""
     rest += (" " if rest else "") + f"Unknown: {'; '.join(unknown)}." if unknown else ""
-    return Section(columns("effect", ">old", ">new", ">delta", ">change"), tuple(rows), rest=rest)
+    return Table(columns("effect", ">old", ">new", ">delta", ">change"), tuple(rows), rest=rest)
 
 
-def inputs_section(inputs: tuple[InputChange, ...]) -> Section:
+def inputs_section(inputs: tuple[InputChange, ...]) -> Table:
     """A table with a row for each key of an input that differs; if the keys are unknown, a row with the digests."""
     rows = []
     for change in inputs:
         digests = tuple("none" if file is None else f"{file.sha256[:8]}…" for file in (change.old, change.new))
         if change.keys is None:
-            rows.append(ReportRow((change.name, *digests), change.name, change.reason))
+            rows.append(TableRow((change.name, *digests), change.name, change.reason))
         elif not change.keys:
-            rows.append(ReportRow((change.name, *digests), change.name, "other bytes, but the same values"))
+            rows.append(TableRow((change.name, *digests), change.name, "other bytes, but the same values"))
         else:
-            rows += [ReportRow((key_change.key, *key_values(key_change)), change.name) for key_change in change.keys]
-    return Section(columns("`input", "`old", "`new"), tuple(rows), note_title="remark")
+            rows += [TableRow((key_change.key, *key_values(key_change)), change.name) for key_change in change.keys]
+    return Table(columns("`input", "`old", "`new"), tuple(rows), note_title="remark")
 
 
-def _decisions(diff: PlanDiff) -> Section:
+def _decisions(diff: PlanDiff) -> Table:
     rows = [
-        ReportRow((decision.change.key, *key_values(decision.change)), decision.block, decision.why)
+        TableRow((decision.change.key, *key_values(decision.change)), decision.block, decision.why)
         for decision in diff.decisions
     ]
-    return Section(columns("`decision", "`old", "`new"), tuple(rows), note_title="why")
+    return Table(columns("`decision", "`old", "`new"), tuple(rows), note_title="why")
 
 
 def _error(diff: PlanDiff) -> list[str]:

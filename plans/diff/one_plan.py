@@ -10,6 +10,7 @@ from typing import Any
 from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..phrases.numbers import count
 from ..phrases.sentences import PHASE_NAMES, shorten
+from ..phrases.tables import Table, TableRow, columns
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
 from .change import Unit, figure, relative_text
@@ -17,7 +18,7 @@ from .groups_report import JOB_COLUMNS, groups_warnings
 from .input_diff import InputFiles, stale_inputs
 from .job_diff import free_memory, sides_of, speedup
 from .job_report import edited_warnings, stale_warnings
-from .review import Report, ReportRow, Section, columns
+from .review import Report
 
 
 def one_plan_report(plan: Plan | GroupsPlan, name: str, new: bool, files: InputFiles) -> Report:
@@ -60,7 +61,7 @@ def _job_line(plan: Plan) -> str:
     )
 
 
-def _beside_sync(plan: Plan) -> Section:
+def _beside_sync(plan: Plan) -> Table:
     p, base = plan.predicted, plan.predicted.baseline
     pairs: list[tuple[str, float | None, float]] = [
         ("seconds per sample", base.seconds_per_sample, p.seconds_per_sample),
@@ -69,11 +70,11 @@ def _beside_sync(plan: Plan) -> Section:
         ("step, p95", base.step_s.p95, p.step_s.p95),
     ]
     rows = [
-        ReportRow((label, figure(a, "s", b < 1), figure(b, "s", b < 1), relative_text(b / a - 1) if a else ""))
+        TableRow((label, figure(a, "s", b < 1), figure(b, "s", b < 1), relative_text(b / a - 1) if a else ""))
         for label, a, b in pairs
     ]
     phases = ((key, getattr(p.phases_s, key)) for key in ("rollout", "reward_exposed", "train", "sync"))
-    rows += [ReportRow((f"· {PHASE_NAMES[key]}", "", figure(value, "s", value < 1), "")) for key, value in phases]
+    rows += [TableRow((f"· {PHASE_NAMES[key]}", "", figure(value, "s", value < 1), "")) for key, value in phases]
     figures: list[tuple[str, float, Unit]] = [
         ("USD per 1000 samples", p.usd_per_1k_samples, "usd"),
         ("USD per hour", p.usd_per_hour, "usd"),
@@ -82,15 +83,15 @@ def _beside_sync(plan: Plan) -> Section:
     ]
     if p.cut is not None:
         figures.append(("trained samples cut at the cap", p.cut.share, "share"))
-    rows += [ReportRow((label, "", figure(value, unit), "")) for label, value, unit in figures]
+    rows += [TableRow((label, "", figure(value, unit), "")) for label, value, unit in figures]
     names = {"kv": "KV memory free", "train": "training memory free", "host": "host memory free"}
-    rows += [ReportRow((names[key], "", figure(free, "share"), "")) for key, free in free_memory(p).items()]
-    return Section(columns("figure", ">plain rounds", ">this plan", ">change"), tuple(rows))
+    rows += [TableRow((names[key], "", figure(free, "share"), "")) for key, free in free_memory(p).items()]
+    return Table(columns("figure", ">plain rounds", ">this plan", ">change"), tuple(rows))
 
 
-def _why(plan: Plan) -> Section:
-    rows = tuple(ReportRow((key, shorten(text, 200))) for key, text in plan.job.why.items())
-    return Section(columns("`decision", "why"), rows)
+def _why(plan: Plan) -> Table:
+    rows = tuple(TableRow((key, shorten(text, 200))) for key, text in plan.job.why.items())
+    return Table(columns("`decision", "why"), rows)
 
 
 def _groups_line(plan: GroupsPlan) -> str:
@@ -103,10 +104,10 @@ def _groups_line(plan: GroupsPlan) -> str:
     )
 
 
-def _beside_others(plan: GroupsPlan) -> Section:
+def _beside_others(plan: GroupsPlan) -> Table:
     p = plan.predicted
     rows = [
-        ReportRow(
+        TableRow(
             (
                 label,
                 figure(costs.usd_per_hour, "usd"),
@@ -116,12 +117,12 @@ def _beside_others(plan: GroupsPlan) -> Section:
         )
         for label, costs in (("this plan", p.plan), ("Algorithm 1", p.algorithm_1), ("each job alone", p.solo_d))
     ]
-    return Section(columns("placement", ">USD per hour", ">USD per unit", ">bounds kept"), tuple(rows))
+    return Table(columns("placement", ">USD per hour", ">USD per unit", ">bounds kept"), tuple(rows))
 
 
-def _jobs(plan: GroupsPlan) -> Section:
+def _jobs(plan: GroupsPlan) -> Table:
     rows = [
-        ReportRow(
+        TableRow(
             (
                 name,
                 key if m.point is None else f"{key}, by {m.point.name}",
@@ -132,4 +133,4 @@ def _jobs(plan: GroupsPlan) -> Section:
         for key, group in plan.groups.items()
         for name, m in group.jobs.items()
     ]
-    return Section(JOB_COLUMNS, tuple(sorted(rows, key=lambda row: row.tone)))
+    return Table(JOB_COLUMNS, tuple(sorted(rows, key=lambda row: row.tone)))

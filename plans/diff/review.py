@@ -12,59 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..phrases.sentences import one_line, shorten
-
-
-@dataclass(frozen=True)
-class ReportColumn:
-    """A column of a table.
-
-    Attributes:
-        title: its head.
-        right: whether it is right-aligned, as numbers are.
-        code: whether it holds keys and values of documents, shown as code.
-    """
-
-    title: str
-    right: bool = False
-    code: bool = False
-
-
-def columns(*titles: str) -> tuple[ReportColumn, ...]:
-    """Columns by their titles: with `>` before its title it is right-aligned, with a backtick it is code."""
-    return tuple(ReportColumn(title.lstrip(">`"), title[0] == ">", title[0] == "`") for title in titles)
-
-
-@dataclass(frozen=True)
-class ReportRow:
-    """A row of a table.
-
-    Attributes:
-        cells: one text for each column.
-        block: rows of one block follow each other; if a table is cut, each block keeps its first rows.
-        note: an explanation, shown as the last column or on a line of its own.
-        tone: 1: better, -1: worse, 0: neither.
-    """
-
-    cells: tuple[str, ...]
-    block: str = ""
-    note: str = ""
-    tone: int = 0
-
-
-@dataclass(frozen=True)
-class Section:
-    """A table.
-
-    Attributes:
-        columns, rows: its content.
-        note_title: title of the column of notes.
-        rest: a line below the table.
-    """
-
-    columns: tuple[ReportColumn, ...]
-    rows: tuple[ReportRow, ...]
-    note_title: str = ""
-    rest: str = ""
+from ..phrases.tables import Table, TableRow
 
 
 @dataclass(frozen=True)
@@ -84,11 +32,11 @@ class Report:
     title: str
     verdict: str
     warnings: tuple[str, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[Table, ...]
     remarks: tuple[str, ...]
 
 
-def fold(rows: Sequence[ReportRow], room: int) -> tuple[list[ReportRow], int]:
+def fold(rows: Sequence[TableRow], room: int) -> tuple[list[TableRow], int]:
     """(at most `room` rows in their order, the number of rows left out). The first row of each block is kept first,
     then the second row of each block, and so on."""
     if len(rows) <= room:
@@ -148,7 +96,7 @@ def _share(row_counts: Sequence[int], room: int) -> list[int]:
     return rooms
 
 
-def _table(section: Section, room: int) -> list[str]:
+def _table(section: Table, room: int) -> list[str]:
     noted = any(row.note for row in section.rows)
     # The line with the number of cut rows needs a row itself.
     rows, left = fold(section.rows, room if len(section.rows) <= room else room - 1)
@@ -164,14 +112,14 @@ def _table(section: Section, room: int) -> list[str]:
     return [*lines, "", escape(section.rest)] if section.rest else lines
 
 
-def _cells(section: Section, row: ReportRow) -> list[str]:
+def _cells(section: Table, row: TableRow) -> list[str]:
     return [
         (code if column.code else escape)(shorten(cell, _CELL))
         for cell, column in zip(row.cells, section.columns, strict=True)
     ]
 
 
-def _note(row: ReportRow, previous_note: str) -> str:
+def _note(row: TableRow, previous_note: str) -> str:
     return "″" if row.note and row.note == previous_note else escape(shorten(row.note, _NOTE))
 
 

@@ -7,7 +7,7 @@ Jinja2 escapes every text that is put into a template; HTML is only what the tem
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -172,23 +172,6 @@ class Banner:
 
     text: str
     tone: Tone = "warn"
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; on a narrow screen each cell carries its column's title.
-
-    Attributes:
-        head: titles of the columns.
-        rows: cells, text or `Markup`.
-        kind: the table's class in the style sheet.
-        numbers: indices of columns that are aligned to the right.
-    """
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    kind: str = ""
-    numbers: Sequence[int] = ()
 
 
 @cache

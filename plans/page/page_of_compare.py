@@ -9,9 +9,10 @@ from markupsafe import Markup
 from ..facts.compared_plans import ComparedPoint, assumed_line, binds, cheapest, fastest, short_name
 from ..phrases.numbers import count, percent, ratio, seconds, times, usd
 from ..phrases.sentences import PHASE_NAMES, sentence
+from ..phrases.tables import Table, right
 from ..schema.plan import Plan
 from .chart_axes import axis, figure, lanes, share_axis
-from .elements import INK, MODE, MUTED, PHASE, Card, Chart, Swatch, Table, esc, render
+from .elements import INK, MODE, MUTED, PHASE, Card, Chart, Swatch, esc, render
 
 ROW_PX = 44
 
@@ -188,9 +189,8 @@ def _rows(points: Sequence[ComparedPoint]) -> Table:
             usd(predicted.usd_per_1k_samples), ratio(predicted.length_ratio),
             percent(predicted.cut_share), binding,
         ])  # fmt: skip
-    head = [short_name(path, paths) for path in paths]
-    head += ["mode", "nodes taken", "a step", "error", "a sample", "speed-up", "USD per 1,000", "length ratio", "cut"]
-    return Table([*head, "bottleneck"], rows, numbers=range(len(paths) + 1, len(head)))
+    figures = ["nodes taken", "a step", "error", "a sample", "speed-up", "USD per 1,000", "length ratio", "cut"]
+    return Table.of([*(short_name(path, paths) for path in paths), "mode", *right(figures), "bottleneck"], rows)
 
 
 def _notes(points: Sequence[ComparedPoint]) -> list[str]:

@@ -21,6 +21,7 @@ from ..facts.group_cells import (
 from ..facts.plan_text import groups_status
 from ..phrases.numbers import NONE, count, percent, seconds, times, usd
 from ..phrases.sentences import listed, sentence
+from ..phrases.tables import Table, right
 from ..schema.groups_plan import CostFigures, GroupsPlan, PlannedGroup
 from ..schema.plan import InputFile
 from .chart_axes import axis, figure, lanes
@@ -37,8 +38,6 @@ from .elements import (
     Card,
     Chart,
     Swatch,
-    Table,
-    code,
     faded,
     job_colours,
     mark,
@@ -355,7 +354,7 @@ def _jobs(plan: GroupsPlan, colours: dict[str, str]) -> Table:
             means = (member.rollout.mean_s, member.train.mean_s, member.slowdown.alone_s)
             point = point_text(member).removeprefix(", ")
             rows.append([mark(colours[name], name), f"{key}: {point}" if point else key, *map(seconds, means), tail])
-    return Table(["job", "group", "rollout", "train", "alone", "tail moves"], rows, numbers=(2, 3, 4))
+    return Table.of(["job", "group", ">rollout", ">train", ">alone", "tail moves"], rows)
 
 
 def _moves(plan: GroupsPlan) -> Table:
@@ -369,18 +368,18 @@ def _moves(plan: GroupsPlan) -> Table:
         ]
         for move in plan.moves
     ]
-    return Table(["job", "move", "price", "takes", "why"], rows, numbers=(2, 3))
+    return Table.of(["job", "move", ">price", ">takes", "why"], rows)
 
 
 def _reasons(plan: GroupsPlan) -> Table:
     # `slack`, of an older plan, names the nearest bound by another measure than `bounds_text`.
     rows = [
-        [key, code(about), text]
+        (key, about, text)
         for key, group in plan.groups.items()
         for about, text in group.why.items()
         if about != "slack"
     ]
-    return Table(["group", "about", "why"], rows, kind="groupwhy")
+    return Table.of(["group", "`about", "why"], rows, kind="groupwhy")
 
 
 def _files(plan: GroupsPlan) -> list[tuple[str, InputFile]]:
@@ -456,15 +455,15 @@ def _table(jobs: Mapping[str, tuple[str, Any]], colours: Mapping[str, str]) -> T
     rows = [
         [mark(colours[name], name), key, f"{row['steps']:,}", *group_cells(row)] for name, (key, row) in jobs.items()
     ]
-    return Table(["job", "group", "steps", *GROUP_COLUMNS], rows, numbers=range(2, 3 + len(GROUP_COLUMNS)))
+    return Table.of(["job", "group", *right(("steps", *GROUP_COLUMNS))], rows)
 
 
 def _moves_made(moves: Mapping[str, Any], colours: Mapping[str, str]) -> Table:
     rows = [[mark(colours[move["job"]], move["job"]), *move_cells(move)] for move in moves["moves"]]
-    return Table(["job", *MOVE_COLUMNS], rows, numbers=range(4, 1 + len(MOVE_COLUMNS)))
+    return Table.of(["job", *MOVE_COLUMNS[:3], *right(MOVE_COLUMNS[3:])], rows)
 
 
 def _switches(jobs: Mapping[str, tuple[str, Any]], colours: Mapping[str, str]) -> Table | None:
     cells = switch_rows({name: row for name, (_, row) in jobs.items()})
     rows = [[mark(colours[name], name), *own] for name, own in cells.items()]
-    return Table(["job", *SWITCH_COLUMNS], rows, numbers=range(1, 1 + len(SWITCH_COLUMNS))) if rows else None
+    return Table.of(["job", *right(SWITCH_COLUMNS)], rows) if rows else None

@@ -23,6 +23,7 @@ from ..facts.plan_text import (
 from ..facts.round_bars import round_bars
 from ..phrases.numbers import NONE, bytes_text, count, digits, percent, ratio, seconds, times, usd
 from ..phrases.sentences import sentence
+from ..phrases.tables import Table
 from ..schema.length_evidence import MUCH_AT_CAP
 from ..schema.levers import UpdateLayout
 from ..schema.plan import InputFile, Inputs, Plan, Volatile
@@ -31,7 +32,7 @@ from ..schema.predicted import Predicted
 from ..schema.predicted_limit import HardwareLimit
 from . import charts_plan
 from .charts_round import timeline
-from .elements import Banner, Card, Table, code, render
+from .elements import Banner, Card, render
 
 
 def settings(plan: Plan) -> Table:
@@ -62,7 +63,7 @@ def settings(plan: Plan) -> Table:
         rows.insert(1, ["prompts expected to be long", NONE, percent(rounds.short.long_share)])
     rows = [row for row in rows if any(cell != NONE for cell in row[1:])]
     head = ["", "short round", "long round"] if rounds.long is not None else ["", "every round"]
-    return Table(head, rows, kind="two")
+    return Table.of(head, rows, kind="two")
 
 
 def _engines(rollout: RoundRollout) -> str:
@@ -121,17 +122,17 @@ def decided_text(plan: Plan, key: str) -> str:
 
 def reasons(plan: Plan) -> Table:
     """Return a table of decisions with their `why`."""
-    rows = [[code(key), decided_text(plan, key), text] for key, text in plan.job.why.items()]
-    return Table(["decision", "value", "why"], rows, kind="why")
+    rows = [(key, decided_text(plan, key), text) for key, text in plan.job.why.items()]
+    return Table.of(["`decision", "value", "why"], rows, kind="why")
 
 
 def inputs(files: Sequence[tuple[str, InputFile]], digest: str) -> Table:
     """Return a table of the files that a plan was solved from, and of the digest of its decisions."""
-    rows = [[name, code(file.path), getattr(file, "provenance", ""), code(file.sha256)] for name, file in files]
-    rows.append(["decisions", "", "", code(digest)])
+    rows = [(name, file.path, getattr(file, "provenance", ""), file.sha256) for name, file in files]
+    rows.append(("decisions", "", "", digest))
     if not any(row[2] for row in rows):
-        return Table(["", "file", "SHA-256"], [[a, b, d] for a, b, _, d in rows])
-    return Table(["", "file", "origin", "SHA-256"], rows)
+        return Table.of(["", "`file", "`SHA-256"], [(a, b, d) for a, b, _, d in rows])
+    return Table.of(["", "`file", "origin", "`SHA-256"], rows)
 
 
 def banners(notes: Sequence[str], edited: bool) -> list[Banner]:

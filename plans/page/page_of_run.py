@@ -20,9 +20,10 @@ from ..phrases.numbers import (
     times,
 )
 from ..phrases.sentences import as_trained_text, listed
+from ..phrases.tables import Table, right
 from . import charts_many_runs, charts_one_run, charts_round
 from .charts_one_run import Detail
-from .elements import Banner, Card, Table, mark, render, run_colours
+from .elements import Banner, Card, mark, render, run_colours
 
 MAX_INCIDENTS = 100
 
@@ -184,21 +185,9 @@ def _overview(runs: Mapping[str, Detail], colours: Mapping[str, str]) -> Table:
             f"{fixed(d['reward_first'], '.3f')} → {fixed(d['reward_last'], '.3f')}" if ran else NONE,
             fixed(d["logprob_max_abs_diff"], ".1e") if ran else NONE,
         ])  # fmt: skip
-    head = [
-        "run",
-        "mode",
-        "state",
-        "steps",
-        "s/step",
-        "predicted",
-        "machine",
-        "model off",
-        "speed-up",
-        "predicted",
-        "length ratio",
-    ]
-    head += ["predicted", "reward", "log-probs differ"]
-    return Table(head, rows, numbers=range(3, len(head)))
+    figures = ["steps", "s/step", "predicted", "machine", "model off", "speed-up", "predicted", "length ratio"]
+    figures += ["predicted", "reward", "log-probs differ"]
+    return Table.of(["run", "mode", "state", *right(figures)], rows)
 
 
 def _run(key: str, name: str, detail: Detail) -> dict[str, Any]:
@@ -233,7 +222,7 @@ def _coverage(detail: Detail) -> Table:
         for key, noun in (("step_s", "step"), ("rollout_s", "rollout"))
         if key in counts
     ]
-    return Table(["rounds", "seconds of", "steps", "below p50", "below p95"], rows, numbers=(2, 3, 4))
+    return Table.of(["rounds", "seconds of", ">steps", ">below p50", ">below p95"], rows)
 
 
 def _incidents(runs: Mapping[str, Detail]) -> tuple[Table, int]:
@@ -243,4 +232,4 @@ def _incidents(runs: Mapping[str, Detail]) -> tuple[Table, int]:
     shown = [
         [name, str(row["step"]), seconds(t_s), row["kind"], row["text"]] for t_s, name, row in rows[-MAX_INCIDENTS:]
     ]
-    return Table(["run", "step", "time", "what", ""], shown, numbers=(1, 2)), len(rows) - len(shown)
+    return Table.of(["run", ">step", ">time", "what", ""], shown), len(rows) - len(shown)

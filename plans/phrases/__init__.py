@@ -1,1 +1,1 @@
-"""What phases, amounts and assumptions are called in prose: the same on screen, on pages, in `why` and in `diff`."""
+"""Numbers, sentences and tables as people read them: the same on screen, on pages, in `why` and in `diff`."""

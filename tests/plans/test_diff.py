@@ -22,8 +22,9 @@ from rlplan.plans.diff.input_diff import InputFiles
 from rlplan.plans.diff.job_diff import NO_FILES, Repriced, diff_jobs, why_of
 from rlplan.plans.diff.job_report import job_report, job_verdict, job_warnings
 from rlplan.plans.diff.one_plan import one_plan_dict, one_plan_report
-from rlplan.plans.diff.review import MAX_LINES, Report, ReportColumn, ReportRow, Section, code, escape, fold, markdown
+from rlplan.plans.diff.review import MAX_LINES, Report, code, escape, fold, markdown
 from rlplan.plans.facts.digest import job_decisions, job_predictions, solver_read
+from rlplan.plans.phrases.tables import Table, TableColumn, TableRow
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.predicted import PredictedError
@@ -313,7 +314,7 @@ def test_numbers_are_the_same_to_the_written_digits():
 
 
 def test_a_folded_list_keeps_a_row_of_each_block():
-    rows = [ReportRow((f"a{i}",), "a") for i in range(9)] + [ReportRow(("b",), "b")]
+    rows = [TableRow((f"a{i}",), "a") for i in range(9)] + [TableRow(("b",), "b")]
     kept, left = fold(rows, 3)
     assert [row.cells[0] for row in kept] == ["a0", "a1", "b"] and left == 7
     assert fold(rows, 10) == (rows, 0) and fold(rows, 0) == ([], 10)
@@ -327,15 +328,15 @@ def test_text_of_a_plan_breaks_no_markdown():
 
 
 def test_a_terminal_shows_tables_folded_and_notes_below_their_rows():
-    rows = tuple(ReportRow((f"k{i}", "1", "2"), tone=(-1) ** i) for i in range(22))
-    columns = (ReportColumn("key"), ReportColumn("old", right=True), ReportColumn("new"))
-    noted = Section(columns, (ReportRow(("n", "1", "2"), note="since"), ReportRow(("m", "3", "4"))), note_title="why")
+    rows = tuple(TableRow((f"k{i}", "1", "2"), tone=(-1) ** i) for i in range(22))
+    columns = (TableColumn("key"), TableColumn("old", right=True), TableColumn("new"))
+    noted = Table(columns, (TableRow(("n", "1", "2"), note="since"), TableRow(("m", "3", "4"))), note_title="why")
     report = Report(
         "p",
         "title",
         "verdict",
         ("careful",),
-        (Section(columns, rows, rest="rest"), noted, Section(columns, ())),
+        (Table(columns, rows, rest="rest"), noted, Table(columns, ())),
         ("end",),
     )
     lines = []
