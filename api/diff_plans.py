@@ -18,11 +18,10 @@ from typing import Any
 
 from ..planner.reprice import reprice
 from ..plans.diff.groups_diff import diff_groups
-from ..plans.diff.groups_report import groups_report
+from ..plans.diff.groups_report import groups_report, one_groups_report
 from ..plans.diff.input_diff import InputFiles
 from ..plans.diff.job_diff import diff_jobs
-from ..plans.diff.job_report import job_report
-from ..plans.diff.one_plan import one_plan_dict, one_plan_report
+from ..plans.diff.job_report import job_report, one_job_report, one_plan_dict
 from ..plans.diff.review import MAX_LINES, Report
 from ..plans.diff.review import markdown as rendered
 from ..plans.schema.groups_plan import GroupsPlan, load_groups_plan
@@ -214,8 +213,9 @@ def _difference(
         side = new or old
         if side is None:
             raise InputError("none on both sides: name a plan")
-        report = one_plan_report(side.plan, side.name, new is not None, InputFiles(side.path.parent))
-        return report, one_plan_dict(side.plan, new is not None), False
+        plan, about = side.plan, (side.name, new is not None, InputFiles(side.path.parent))
+        report = one_groups_report(plan, *about) if isinstance(plan, GroupsPlan) else one_job_report(plan, *about)
+        return report, one_plan_dict(plan, new is not None), False
     title = new.name if old.name == new.name else f"{old.name} -> {new.name}"
     files = InputFiles(old.path.parent), InputFiles(new.path.parent)
     if isinstance(old.plan, Plan) and isinstance(new.plan, Plan):

@@ -4,8 +4,7 @@ change                        figures and trees of values that differ, and their
 difference_error              the uncertainty of a difference
 input_diff                    changes in the files that the plans were solved from
 job_diff, groups_diff         Plan, Plan -> PlanDiff; GroupsPlan, GroupsPlan -> GroupsDiff
-job_report, groups_report     the `Report` on a difference
-one_plan                      the `Report` on a plan that was added or removed
+job_report, groups_report     the `Report` on a difference, or on a plan that was added or removed
 review                        `Report`: title, tables and remarks, and its markdown for a pull request
 auto_apply                    whether a re-plan of groups may be made without asking
 """

@@ -1,4 +1,4 @@
-"""The `Report` on the difference of two plans of groups."""
+"""The `Report` on the difference of two plans of groups, or on one that was added or removed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from ..phrases.tables import Table, TableRow, columns
 from ..schema.groups_plan import GroupsPlan
 from .change import Quantity, figure, key_values, relative_text
 from .groups_diff import GroupsDiff, JobChange, Status, nodes_text
+from .input_diff import InputFiles
 from .job_report import (
     edited_warnings,
     effects_section,
     inputs_section,
+    one_plan_warnings,
     out_of_date,
     report_of,
     solver_text,
@@ -222,3 +224,52 @@ def _moves(diff: GroupsDiff) -> list[str]:
             f"hour are not made ({declined.reason})"
         )
     return remarks
+
+
+def one_groups_report(plan: GroupsPlan, name: str, new: bool, files: InputFiles) -> Report:
+    """The report on a plan that was added (`new`) or removed: it beside Algorithm 1, and each job on its own nodes."""
+    verdict = f"{'new plan' if new else 'plan removed'}: {_one_line(plan)}"
+    warnings = one_plan_warnings(plan, new, files) + (groups_warnings(plan) if new else [])
+    return Report(name, name, verdict, tuple(warnings), (_beside_others(plan), _jobs_of(plan)), ())
+
+
+def _one_line(plan: GroupsPlan) -> str:
+    jobs = sum(len(group.jobs) for group in plan.groups.values())
+    figures = plan.predicted.plan
+    return (
+        f"{count(jobs, 'job')} in {count(len(plan.groups), 'group')}, "
+        f"{figure(figures.usd_per_hour, 'usd')} USD per hour, {figure(figures.usd_per_unit, 'usd')} USD per unit, "
+        f"bounds kept by {figure(figures.slo_attained, 'share')} of the jobs"
+    )
+
+
+def _beside_others(plan: GroupsPlan) -> Table:
+    p = plan.predicted
+    rows = [
+        TableRow(
+            (
+                label,
+                figure(costs.usd_per_hour, "usd"),
+                figure(costs.usd_per_unit, "usd"),
+                figure(costs.slo_attained, "share") if costs.fits else "does not fit",
+            )
+        )
+        for label, costs in (("this plan", p.plan), ("Algorithm 1", p.algorithm_1), ("each job alone", p.solo_d))
+    ]
+    return Table(columns("placement", ">USD per hour", ">USD per unit", ">bounds kept"), tuple(rows))
+
+
+def _jobs_of(plan: GroupsPlan) -> Table:
+    rows = [
+        TableRow(
+            (
+                name,
+                key if m.point is None else f"{key}, by {m.point.name}",
+                *(figure(value, "x") for value in (m.slowdown.mean, m.slowdown.p95, m.slowdown.slo)),
+            ),
+            tone=0 if m.slowdown.keeps else -1,
+        )
+        for key, group in plan.groups.items()
+        for name, m in group.jobs.items()
+    ]
+    return Table(JOB_COLUMNS, tuple(sorted(rows, key=lambda row: row.tone)))

@@ -1,20 +1,33 @@
-"""The `Report` on the difference of two plans of one job."""
+"""The `Report` on the difference of two plans of one job, or on one that was added or removed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..facts.plan_text import cut_text
 from ..phrases.numbers import MATTERS, count, unsigned
-from ..phrases.sentences import shorten
+from ..phrases.sentences import PHASE_NAMES, shorten
 from ..phrases.tables import Table, TableRow, columns
 from ..schema.groups_plan import GroupsPlan
 from ..schema.length_evidence import MUCH_AT_CAP
 from ..schema.plan import Plan
-from .change import UNKNOWN, Quantity, change_text, delta_text, figure, key_values, relative_text, sigma_text, values
+from .change import (
+    UNKNOWN,
+    Quantity,
+    Unit,
+    change_text,
+    delta_text,
+    figure,
+    key_values,
+    relative_text,
+    sigma_text,
+    values,
+)
 from .groups_diff import GroupsDiff
-from .input_diff import InputChange, altered, inputs_of
-from .job_diff import PlanDiff, Repriced
+from .input_diff import InputChange, InputFiles, altered, inputs_of, stale_inputs
+from .job_diff import PlanDiff, Repriced, free_memory, sides_of, speedup
 from .review import Report
 
 ALWAYS = ("seconds_per_sample", "step_s.mean", "step_s.p95", "usd_per_1k_samples")
@@ -318,3 +331,73 @@ def solver_text(diff: PlanDiff | GroupsDiff, full: bool) -> list[str]:
     if versions[0] != versions[1]:
         texts.append(f"rlplan {versions[0]} -> {versions[1]}")
     return [f"solved differently: {', '.join(texts)}"] if texts else []
+
+
+def one_job_report(plan: Plan, name: str, new: bool, files: InputFiles) -> Report:
+    """The report on a plan that was added (`new`) or removed: it beside the plain synchronous plan of the job."""
+    error = f"relative error of its mean seconds, one standard deviation: {figure(plan.predicted.error.total, 'share')}"
+    verdict = f"{'new plan' if new else 'plan removed'}: {_one_line(plan)}"
+    sections = (_beside_sync(plan), _why(plan)) if new else (_beside_sync(plan),)
+    return Report(name, name, verdict, tuple(one_plan_warnings(plan, new, files)), sections, (error,))
+
+
+def one_plan_warnings(plan: Plan | GroupsPlan, new: bool, files: InputFiles) -> list[str]:
+    """Warnings of edits and of changed inputs of a plan that was added (`new`); none of one that was removed."""
+    if not new:
+        return []
+    edited, figures = has_edited_decisions(plan), has_edited_predictions(plan)
+    warnings = edited_warnings(sides_of(False, edited), sides_of(False, figures))
+    return warnings + (stale_warnings(plan, stale_inputs(plan, files)) if files.folder is not None else [])
+
+
+def one_plan_dict(plan: Plan | GroupsPlan, new: bool) -> dict[str, Any]:
+    """The plan that was added (`new`) or removed, for JSON."""
+    exclude = {"inputs", "volatile", "rlplan", "rlplan_groups"}
+    return {
+        "kind": "groups" if isinstance(plan, GroupsPlan) else "job",
+        "same": False,
+        "added" if new else "removed": plan.model_dump(mode="json", exclude=exclude),
+    }
+
+
+def _one_line(plan: Plan) -> str:
+    fast = speedup(plan.predicted)
+    return (
+        f"{plan.job.name} by mode {plan.job.bias.mode}, {figure(plan.predicted.step_s.mean, 's')} a step, "
+        f"{'unknown' if fast is None else f'{fast:.2f}x'} the samples per second of plain rounds, "
+        f"{figure(plan.predicted.usd_per_1k_samples, 'usd')} USD per 1000 samples, "
+        f"length ratio {figure(plan.predicted.length_ratio, 'ratio')}"
+    )
+
+
+def _beside_sync(plan: Plan) -> Table:
+    p, base = plan.predicted, plan.predicted.baseline
+    pairs: list[tuple[str, float | None, float]] = [
+        ("seconds per sample", base.seconds_per_sample, p.seconds_per_sample),
+        ("step, mean", base.step_s.mean, p.step_s.mean),
+        ("step, p50", base.step_s.p50, p.step_s.p50),
+        ("step, p95", base.step_s.p95, p.step_s.p95),
+    ]
+    rows = [
+        TableRow((label, figure(a, "s", b < 1), figure(b, "s", b < 1), relative_text(b / a - 1) if a else ""))
+        for label, a, b in pairs
+    ]
+    phases = ((key, getattr(p.phases_s, key)) for key in ("rollout", "reward_exposed", "train", "sync"))
+    rows += [TableRow((f"· {PHASE_NAMES[key]}", "", figure(value, "s", value < 1), "")) for key, value in phases]
+    figures: list[tuple[str, float, Unit]] = [
+        ("USD per 1000 samples", p.usd_per_1k_samples, "usd"),
+        ("USD per hour", p.usd_per_hour, "usd"),
+        ("nodes", float(p.nodes), "count"),
+        ("length ratio", p.length_ratio, "ratio"),
+    ]
+    if p.cut is not None:
+        figures.append(("trained samples cut at the cap", p.cut.share, "share"))
+    rows += [TableRow((label, "", figure(value, unit), "")) for label, value, unit in figures]
+    names = {"kv": "KV memory free", "train": "training memory free", "host": "host memory free"}
+    rows += [TableRow((names[key], "", figure(free, "share"), "")) for key, free in free_memory(p).items()]
+    return Table(columns("figure", ">plain rounds", ">this plan", ">change"), tuple(rows))
+
+
+def _why(plan: Plan) -> Table:
+    rows = tuple(TableRow((key, shorten(text, 200))) for key, text in plan.job.why.items())
+    return Table(columns("`decision", "why"), rows)

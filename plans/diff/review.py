@@ -1,6 +1,6 @@
 """`Report`: a difference as title, tables and remarks, and its text as GitHub markdown for a pull request.
 
-job_report.py, groups_report.py and one_plan.py make a `Report`; cli/diff.py prints it in a terminal. The markdown has
+job_report.py and groups_report.py make a `Report`; cli/diff.py prints it in a terminal. The markdown has
 40 lines at most. Its first line is a hidden comment; a CI step finds its earlier comment by it. Text from documents is
 escaped or in code spans, so that it opens no link, mentions no user and breaks no table.
 """

@@ -17,11 +17,10 @@ from rlplan.cli.diff import render
 from rlplan.plans.diff.change import NOT_GIVEN, Quantity, change_text, changes, delta_text, value_text, values
 from rlplan.plans.diff.difference_error import Errors
 from rlplan.plans.diff.groups_diff import diff_groups
-from rlplan.plans.diff.groups_report import groups_report, groups_verdict
+from rlplan.plans.diff.groups_report import groups_report, groups_verdict, one_groups_report
 from rlplan.plans.diff.input_diff import InputFiles
 from rlplan.plans.diff.job_diff import NO_FILES, Repriced, diff_jobs, why_of
-from rlplan.plans.diff.job_report import job_report, job_verdict, job_warnings
-from rlplan.plans.diff.one_plan import one_plan_dict, one_plan_report
+from rlplan.plans.diff.job_report import job_report, job_verdict, job_warnings, one_job_report, one_plan_dict
 from rlplan.plans.diff.review import MAX_LINES, Report, code, escape, fold, markdown
 from rlplan.plans.facts.digest import job_decisions, job_predictions, solver_read
 from rlplan.plans.phrases.tables import Table, TableColumn, TableRow
@@ -91,7 +90,7 @@ def test_a_verdict_tells_another_cap_beside_the_bias():
     text = markdown(job_report(diff_jobs(of(16384, 0.011), of(8192, 0.12)), "a"))
     assert "| trained samples cut at the cap | 1.1% | 12.0% | +10.9 points |" in text
     assert "trained samples cut at the cap | | 12.0%" in " ".join(
-        markdown(one_plan_report(of(8192, 0.12), "a", True, NO_FILES)).split()
+        markdown(one_job_report(of(8192, 0.12), "a", True, NO_FILES)).split()
     )
 
 
@@ -102,8 +101,8 @@ def test_what_a_plan_that_was_edited_is_told_to_be():
     for a, b in ((old, edited), (edited, old), (edited, edited), (old, figures), (figures, old), (edited, figures)):
         lines += [*markdown(job_report(diff_jobs(a, b), "a")).splitlines(), ""]
     for one in (old, edited, figures):
-        lines += [*markdown(one_plan_report(one, "plan.yaml", True, NO_FILES)).splitlines(), ""]
-    lines += markdown(one_plan_report(edited, "plan.yaml", False, NO_FILES)).splitlines()
+        lines += [*markdown(one_job_report(one, "plan.yaml", True, NO_FILES)).splitlines(), ""]
+    lines += markdown(one_job_report(edited, "plan.yaml", False, NO_FILES)).splitlines()
     same_as_golden(lines, GOLDEN / "diff-edited.txt")
     assert diff_jobs(old, figures).figures_edited == ("new",) and diff_jobs(edited, old).edited == ("old",)
     added = one_plan_dict(old, True)
@@ -436,7 +435,7 @@ def test_what_a_reviewer_sees_of_changed_groups():
             sha[0] == "b"
         )
         lines += [*markdown(groups_report(diff, "groups.yaml")).splitlines(), ""]
-    lines += markdown(one_plan_report(GROUPS["bounds"], "groups.yaml", True, NO_FILES)).splitlines()
+    lines += markdown(one_groups_report(GROUPS["bounds"], "groups.yaml", True, NO_FILES)).splitlines()
     lines += flat(diff_groups(FROM, GROUPS["moves"], old_sha256="a" * 64).as_dict())
     lines += markdown(groups_report(diff_groups(FROM, FROM), "groups.yaml", full=True)).splitlines()
     same_as_golden(lines, GOLDEN / "diff-groups.txt")
@@ -467,7 +466,7 @@ def test_two_hundred_moving_jobs_fit_into_forty_lines():
     assert "jobs moved" in text and "… and " in text and "200 bounds broken" in text
     full = markdown(groups_report(diff, "groups.yaml", full=True), None)
     assert all(f"| `{name}` |" in full for name in jobs)
-    assert len(markdown(one_plan_report(new, "groups.yaml", True, NO_FILES)).splitlines()) <= MAX_LINES
+    assert len(markdown(one_groups_report(new, "groups.yaml", True, NO_FILES)).splitlines()) <= MAX_LINES
 
 
 # -- any two plans ----------------------------------------------------------------------------------------------------
@@ -484,7 +483,7 @@ def holds_of_jobs(a, b, full):
         assert "seconds per sample" in text and "USD per 1000 samples" in text
         assert all(line.endswith("|") for line in lines if line.startswith("|"))
     assert not diff.decisions or diff.decisions[0].change.key in text
-    assert len(markdown(one_plan_report(a, "a", True, NO_FILES)).splitlines()) <= MAX_LINES
+    assert len(markdown(one_job_report(a, "a", True, NO_FILES)).splitlines()) <= MAX_LINES
     itself = diff_jobs(a, a)
     assert itself.same and not any(each.changed for each in (*itself.effects, *itself.phases))
 
@@ -495,7 +494,7 @@ def holds_of_groups(a, b, full):
     json.dumps(diff.as_dict(), allow_nan=False)
     text = markdown(groups_report(diff, "groups.yaml", full=full))
     assert len(text.splitlines()) <= MAX_LINES and ("USD per hour" in text or diff.same)
-    assert len(markdown(one_plan_report(a, "groups.yaml", True, NO_FILES)).splitlines()) <= MAX_LINES
+    assert len(markdown(one_groups_report(a, "groups.yaml", True, NO_FILES)).splitlines()) <= MAX_LINES
     old, new = ({name for each in plan.groups.values() for name in each.jobs} for plan in (a, b))
     found = {status: {job.name for job in diff.jobs if job.status == status} for status in ("arrived", "left")}
     assert found == {"arrived": new - old, "left": old - new} and len(diff.jobs) == len(old | new)
