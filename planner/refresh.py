@@ -25,7 +25,8 @@ from ..plans.yaml.errors import Infeasible, InputError
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
-from .choose.candidate_search import ON_REQUEST, PASSES, UNBIASED, Pass, Progress, Search
+from ..rounds.round_spec import UNBIASED
+from .choose.candidate_search import ON_REQUEST, PASSES, Pass, Progress, Search
 from .choose.candidates.reward_choices import room_beside
 from .choose.candidates.round_kinds import LongKey, ShortKey, is_plain_key
 from .choose.cycle_cost import Cycle

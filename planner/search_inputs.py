@@ -12,7 +12,6 @@ from typing import cast
 from ..plans.facts.model_shape import ModelShape
 from ..plans.facts.node_price import usd_per_node_hour
 from ..plans.phrases.numbers import count
-from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
 from ..plans.schema.length_evidence import LEAST_PROMPTS, few_lengths
@@ -22,9 +21,10 @@ from ..plans.yaml.errors import Infeasible, InputError
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
+from ..rounds.round_spec import MODES, Mode
 from .choose.candidate_search import PASSES, Pass, Search
 from .choose.candidates.candidate_rounds import few_for_refills
-from .choose.candidates.candidate_space import MODES, Space, enumerate_space
+from .choose.candidates.candidate_space import Space, enumerate_space
 from .choose.candidates.pool_choice import choose_pools
 from .choose.candidates.reward_choices import fixed_workers, judge_places, room_beside, undecided
 from .choose.candidates.round_kinds import LongKey, ShortKey

@@ -33,7 +33,7 @@ from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
 from ..profiles.scaled_profile import priced_as
-from .choose.candidate_search import UNBIASED
+from ..rounds.round_spec import UNBIASED
 from .lengths.table_lengths import changed_table, open_lengths
 
 # Changes to documents by dotted path, `cluster.pools.main.nodes=4`: what `simulate --set`, `compare --vary` take.

@@ -25,7 +25,6 @@ from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import solve
 from rlplan.plans.diff.change import CERTAIN
 from rlplan.plans.diff.job_diff import diff_jobs
-from rlplan.plans.schema.base import Mode
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import InputFile, Inputs, LengthsInput, Plan, ProfileFile
@@ -35,6 +34,7 @@ from rlplan.profiles.laws.train_error import PHYSICS_ERROR
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.profile_schema import Profile
+from rlplan.rounds.round_spec import Mode
 from rlplan.tools.served_fit import MISSED_SD, REACH_OCTAVES
 
 from .long_run import PROMPT_TOKENS, Draw, World, seconds_per_sample

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from .candidate_search import UNBIASED, Search
+from ...rounds.round_spec import UNBIASED
+from .candidate_search import Search
 from .cycle_cost import Column, Cycle
 from .holdout_rounds import simulate_holdout
 from .near_best import Pass

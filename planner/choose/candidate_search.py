@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
-from ...plans.schema.base import Mode
 from ...plans.yaml.errors import Infeasible
+from ...rounds.round_spec import UNBIASED, Mode
 from ..costs.reward_costs import RewardCost
 from ..lengths.draws import Draws
 from ..simulate.columns.cell_columns import long_column, short_column
@@ -36,8 +36,6 @@ from .plan_limits import Limits
 Progress = Callable[[str, float], None]
 """Called with a text on the current work and the share of the whole solve that is done, 0 to 1."""
 
-UNBIASED = ("sync", "exact", "predict")
-"""Modes whose trained lengths are unconditioned by construction."""
 HOPE = 2.0
 """A layout on which rounds of mode sync cost more than so many times the least USD is not simulated further."""
 FASTER = 3.0

@@ -16,11 +16,12 @@ from typing import NamedTuple, cast
 
 from ...plans.schema.levers import EngineLayout
 from ...plans.schema.predicted import PredictedPhases
+from ...rounds.round_spec import UNBIASED
 from ..costs.update_costs import TrainCost
 from ..lengths.draws import Draws
 from ..simulate.columns.round_log import RoundLog, mean
 from ..simulate.columns.step_noise import Mixture, spread_of, step_deviations
-from .candidate_search import UNBIASED, Search
+from .candidate_search import Search
 from .candidates.round_kinds import LongKey, ShortKey
 from .cycle_cost import Column, Cycle
 

@@ -42,8 +42,9 @@ from typing import cast
 
 from ...plans.facts.executable import SAME_IN_BOTH_KINDS, update_faults
 from ...profiles.profile_schema import Profile
+from ...rounds.round_spec import UNBIASED
 from ..costs.update_costs import TrainCost
-from .candidate_search import UNBIASED, Search, is_plain
+from .candidate_search import Search, is_plain
 from .candidates.candidate_rounds import over_issue
 from .candidates.round_kinds import LongKey, ShortKey
 from .cost_error import step_error

@@ -33,7 +33,8 @@ from ...profiles.laws.train_layouts import trained_parameters
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
-from ..choose.candidate_search import UNBIASED, Search
+from ...rounds.round_spec import UNBIASED
+from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import LongKey, ShortKey
 from ..choose.cost_error import MIDDLE_OCTAVE, cost_parts, step_error
 from ..choose.cycle_cost import Cycle

@@ -21,7 +21,6 @@ from rlplan.benchmarks.headlines.solved import MODELS, JobKind, Outcome, figures
 from rlplan.benchmarks.length_holdout import Rule, groups_of, observed
 from rlplan.benchmarks.prompt_history import drift_factor, fit_history
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.choose.candidates.candidate_space import MODES
 from rlplan.planner.lengths.length_fit import fit_drift
 from rlplan.planner.search_inputs import SolveOptions, prepare
 from rlplan.planner.simulate.columns.composed_columns import ComposedLog
@@ -30,6 +29,7 @@ from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw
 from rlplan.profiles.length_tables import table_names
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
+from rlplan.rounds.round_spec import MODES
 from rlplan.tools.served_fit import COLUMNS, Group, Served, seconds_per_token, sheet_of
 
 from ..planner.lengths.test_length_drift import checkpoints, trace_of

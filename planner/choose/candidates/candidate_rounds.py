@@ -16,11 +16,10 @@ from dataclasses import astuple
 
 import numpy as np
 
-from ....plans.schema.base import Mode
 from ....plans.schema.job import Job
 from ....plans.schema.levers import EngineLayout, SearchCutoff
 from ....plans.yaml.errors import Infeasible
-from ....rounds.round_spec import QueueRule, prompts_wanted
+from ....rounds.round_spec import Mode, QueueRule, prompts_wanted
 from ...lengths.length_model import LengthModel
 from .pool_choice import Unplannable
 from .round_kinds import DeferralRule, LongKey, ShortKey

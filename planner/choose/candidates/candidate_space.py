@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from ....plans.facts.executable import UPDATE_VALUES, update_faults
 from ....plans.facts.model_shape import ModelShape, shape_from_architecture
 from ....plans.phrases.numbers import bytes_text, count
-from ....plans.schema.base import Mode
 from ....plans.schema.cluster import Cluster, Pool
 from ....plans.schema.job import Job
 from ....plans.schema.levers import EngineLayout, RewardJudge, UpdateLayout
@@ -23,6 +21,7 @@ from ....profiles.laws.train_layouts import MEMORY_SHARE, RECOMPUTES, physics_of
 from ....profiles.profile_schema import Profile
 from ....profiles.suspicions import measured_updates
 from ....rounds.hand_over import free_replicas
+from ....rounds.round_spec import Mode
 from ...costs.colocation import MAP_BYTES_PER_S, sleep_and_wake_s, turns_known
 from ...costs.decode_costs import DecodeCost, engines_of
 from ...costs.draft_costs import DraftedCost, drafted_costs
@@ -293,9 +292,6 @@ def no_update(
         f"the smallest needs {count(least, 'accelerator')}, the pool has {total}; add accelerators, or profile on this "
         "cluster"
     )
-
-
-MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 RESHARD_BYTES_PER_PARAMETER = 14

@@ -17,11 +17,11 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plans.schema.base import Mode
 from ....plans.schema.levers import EngineLayout, RoundBalance, RoundHandOver, RoundTail
 from ....plans.schema.predicted import StepNoise
 from ....rounds.balancing.length_estimates import Recorded
 from ....rounds.machines.exact import MAX_DRAWS, most_draws_at_once
+from ....rounds.round_spec import Mode
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
 from ...costs.decode_costs import ChangeCost, DecodeCost, least_kv_tokens
 from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
