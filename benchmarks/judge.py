@@ -34,7 +34,7 @@ from rlplan.traces.run_log import TRACE, RunLog, read_run
 from rlplan.traces.trace_events import RewardPart
 
 from .entry import run as run_command
-from .faults.driver import START_DEADLINE_S, Driver
+from .faults.campaign import START_DEADLINE_S, Driver
 from .faults.example import shipped_plan
 from .faults.verdict import off_policy
 

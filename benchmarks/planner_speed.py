@@ -31,8 +31,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import planner_scale
-from benchmarks.speed_documents import CAP, PROMPTS, SAMPLES, cluster, job, profile, trace
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
@@ -45,6 +43,9 @@ from rlplan.planner.solve import solve
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.schema.plan import InputFile, Inputs, Plan, ProfileFile
 from rlplan.rounds.round_spec import RoundKind
+
+from . import planner_scale
+from .speed_documents import CAP, PROMPTS, SAMPLES, cluster, job, profile, trace
 
 REWARD = RewardCost(workers=64, per_sample_s=0.05, delay_s=0.3)
 

@@ -36,11 +36,12 @@ from typing import Any, NamedTuple
 import click
 import torch
 
-from benchmarks.entry import run
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.plans.schema.algorithm import Algorithm
+
+from .entry import run
 
 MODEL = {
     "vocab_size": 8192,
@@ -129,7 +130,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 def measure(settings: dict[str, Any], groups: list[list[TrainSample]], steps: int) -> Measured:
     """Let both take `steps` steps in turns."""
-    from benchmarks.accelerate_peer import AcceleratePeer
+    from .accelerate_peer import AcceleratePeer
 
     with tempfile.TemporaryDirectory(prefix="rlplan-trainer-speed-") as folder:
         config = trainer_config(write_model(Path(folder), settings), groups)
@@ -155,7 +156,7 @@ def measure(settings: dict[str, Any], groups: list[list[TrainSample]], steps: in
 
 def report(measured: Measured, groups: list[list[TrainSample]]) -> dict[str, Any]:
     """The JSON document; the first step of either side is left out."""
-    from benchmarks.accelerate_peer import padding_share
+    from .accelerate_peer import padding_share
 
     lengths = [s.tokens for group in groups for s in group]
     steps = len(measured.rlplan_s) - 1

@@ -20,13 +20,19 @@ from rlplan.plans.yaml.errors import RunFailed
 
 from ..entry import run
 from ..ray_nodes import RayNodes
-from .alone_run import read_alone
 from .core_speed import CoreSpeeds
+from .group_runs import (
+    LOADS,
+    MOVING,
+    compare,
+    measure_moves,
+    names,
+    read_alone,
+    under_kills,
+    write_jobs,
+    write_workload,
+)
 from .interference import core_interference
-from .jobs import LOADS, MOVING, names, write_jobs, write_workload
-from .kills import under_kills
-from .measured_group import compare
-from .moves import measure_moves
 from .replay import NODES, SPEED, WORKLOAD, replay
 
 PARTS = "runs", "moves", "replay"

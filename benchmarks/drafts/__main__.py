@@ -38,10 +38,8 @@ from rlplan.executor.processes.actors import start_ray
 from rlplan.executor.rewards.keyhunt import score
 
 from ..entry import run
-from . import long_example, stock_suffix
-from .drafting_engine import DraftingEngine, Sample
-from .exactness import LEVEL, identical, sampled
-from .long_rounds import Prompts, epochs
+from . import long_example
+from .drafting_engine import LEVEL, REQUIREMENT, DraftingEngine, Prompts, Sample, epochs, identical, install, sampled
 
 PARTS = ("epochs", "short", "second", "exact", "stock")
 LONG_KEYS, LONG_PROMPTS, ROUND, SAMPLES = 1, 64, 8, 4
@@ -146,8 +144,8 @@ def measure(folder: Path, parts: Sequence[str], suffix_folder: Path | None) -> M
     why = None
     if "stock" in parts and suffix_folder is None:
         suffix_folder = folder / "suffix"
-        click.echo(f"installing {stock_suffix.REQUIREMENT}", err=True)
-        why = stock_suffix.install(suffix_folder)
+        click.echo(f"installing {REQUIREMENT}", err=True)
+        why = install(suffix_folder)
     write_example(folder / "demo")
     start_ray()
     click.echo("the demo's policy", err=True)

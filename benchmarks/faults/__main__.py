@@ -11,8 +11,7 @@ import click
 from rich.console import Console
 
 from ..entry import run
-from .campaign import campaign
-from .driver import Driver, run_without_faults
+from .campaign import Driver, campaign, run_without_faults
 from .example import write_plan
 from .verdict import compare, wrong
 

@@ -17,9 +17,7 @@ import click
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ..entry import run
-from .command_parts import Parts, Told, run_parts
-from .group_check import plan_group, run_group
-from .plans_part import MODES, execute, profile, solve
+from .plans_part import MODES, Parts, Told, execute, plan_group, profile, run_group, run_parts, solve
 from .random_policy import SHAPES
 
 TRAINER = ("attention", "update")

@@ -16,13 +16,8 @@ from rlplan.profiles.phase_schema import Rollout
 from rlplan.profiles.profile_schema import Profile
 
 from .. import entry
-from .case import Case, read_case, round_phases
-from .cycle import ablation, planned
-from .published_figures import PUBLISHED_CAP, Figures
-from .quotas import OperatingPoint
-from .rlplan_plans import plan_of, summary
-from .sensitivity import PLAIN, Calibrated, Sweep, rmse
-from .solve_inputs import cluster_of, job_of, profile_of, trace_of
+from .case import PUBLISHED_CAP, Case, Figures, cluster_of, job_of, profile_of, read_case, round_phases, trace_of
+from .quotas import PLAIN, Calibrated, OperatingPoint, Sweep, ablation, plan_of, planned, rmse, summary
 
 # The copula's rho that was found at 14B/16k, for figures without a sensitivity.
 _RHO = 0.17

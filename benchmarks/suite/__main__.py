@@ -20,7 +20,7 @@ import click
 from rlplan.plans.yaml.errors import InputError
 
 from ..entry import run
-from .imports import tracked_files
+from .changed import tracked_files
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "build" / "tests"
