@@ -11,7 +11,6 @@ the killed judge had.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import statistics
@@ -33,6 +32,7 @@ from rlplan.profiles.judge_schema import Judge
 from rlplan.traces.run_log import TRACE, RunLog, read_run
 from rlplan.traces.trace_events import RewardPart
 
+from .entry import as_json_option, tell
 from .entry import run as run_command
 from .faults.campaign import START_DEADLINE_S, Driver
 from .faults.example import shipped_plan
@@ -163,20 +163,19 @@ def measure(folder: Path, steps: int) -> dict[str, Any]:
 
 @click.command()
 @click.option("--steps", type=click.IntRange(min=KILLS[-1] + 1), default=8, show_default=True, help="Of each run.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON line.")
+@as_json_option
 def main(steps: int, as_json: bool) -> None:
     """Run the demo with and without a judge, and with one that is killed."""
     if len(os.sched_getaffinity(0)) < 2:
         raise InputError("needs two cores: one for the engine, one for the judge")
     with tempfile.TemporaryDirectory(prefix="rlplan-judge-") as folder:
         result = measure(Path(folder), steps)
-    if as_json:
-        click.echo(json.dumps(result))
-        return
-    click.echo(
+    tell(
+        result,
+        as_json,
         f"a step takes {result['with_s']} s with a judge on a core of its own and {result['without_s']} s without "
         f"({result['ratio']}x); {result['judged']} samples were judged, each in {1000 * result['verdict_s']:.1f} ms\n"
-        f"killed in mid-round: {result['asked_again']} samples asked again, {result['lost']} lost"
+        f"killed in mid-round: {result['asked_again']} samples asked again, {result['lost']} lost",
     )
 
 

@@ -16,7 +16,6 @@ the samples differ: `parted_at_step` is the first step with other prompts, lengt
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 import shutil
@@ -49,7 +48,7 @@ from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.traces.run_log import TRACE, RunLog, read_run
 
-from .entry import run
+from .entry import as_json_option, run, tell
 from .faults.example import shipped_plan
 from .faults.verdict import weights
 
@@ -258,7 +257,7 @@ def wrong(document: dict[str, Any]) -> list[str]:
 @click.option("--killed", default="dp 2 tp 2", show_default=True, help="The layout that loses a rank; '' for none.")
 @click.option("--example", type=click.Path(exists=True, path_type=Path), help="Copy this folder of `rlplan init`.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep plans and runs in this folder, which must be new.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(steps: int, layouts: str, killed: str, example: Path | None, keep: Path | None, as_json: bool) -> None:
     """Run the demo's job by trainers of several layouts; exit code 1 if one does not train what one rank trains."""
     wanted = [" ".join(layout.split()) for layout in layouts.split(",") if layout.strip()]
@@ -281,12 +280,12 @@ def main(steps: int, layouts: str, killed: str, example: Path | None, keep: Path
             if not execute(executions, Options(steps, checkpoint_every=CHECKPOINT_EVERY), Progress()):
                 raise SystemExit(130)
         document = result(home, wanted, killed or None, steps)
-    if as_json:
-        click.echo(json.dumps(document))
-    else:
-        rows = document["layouts"] | ({f"{killed} killed": document["killed"]} if killed else {})
-        for name, each in rows.items():
-            click.echo(f"{name}\n" + "\n".join(f"  {key:36} {value}" for key, value in each.items() if key != "layout"))
+    rows = document["layouts"] | ({f"{killed} killed": document["killed"]} if killed else {})
+    lines = [
+        "\n".join([name, *(f"  {key:36} {value}" for key, value in each.items() if key != "layout")])
+        for name, each in rows.items()
+    ]
+    tell(document, as_json, lines)
     complaints = wrong(document)
     if killed and not kill.struck:
         complaints.append("killed: the step had ended before its rank was killed; run again")

@@ -24,7 +24,6 @@ The kernel is compiled or loaded before; `compile_s` says how long that took (la
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import Any
@@ -45,6 +44,7 @@ from rlplan.plans.schema.plan import InputFile, Inputs, Plan, ProfileFile
 from rlplan.rounds.round_spec import RoundKind
 
 from . import planner_scale
+from .entry import tell
 from .speed_documents import CAP, PROMPTS, SAMPLES, cluster, job, profile, trace
 
 REWARD = RewardCost(workers=64, per_sample_s=0.05, delay_s=0.3)
@@ -186,7 +186,7 @@ def main() -> int:
         }
     if not options.skip_scale:
         result |= planner_scale.measure()
-    print(json.dumps(result) if options.json else text(result))
+    tell(result, options.json, text)
     return 0
 
 

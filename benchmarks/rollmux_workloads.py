@@ -27,7 +27,6 @@ time, the paper's of a trace with departures; and our optimum is of our permit r
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from itertools import combinations
@@ -52,6 +51,7 @@ from rlplan.planner.groups.inputs.group_model import (
     next_id,
 )
 
+from .entry import as_json_option, run, tell
 from .rollmux.replay import MostIdle, Random
 
 # The cheapest groups of up to eight jobs, by trying every grouping, every placement and every way of a phase.
@@ -330,12 +330,12 @@ def text_of(result: dict[str, Any]) -> str:
 @click.option("--instances", default=30, show_default=True, type=click.IntRange(1), help="Draws against brute force.")
 @click.option("--jobs", default=200, show_default=True, type=click.IntRange(2), help="Jobs whose gap is proven.")
 @click.option("--cap", default=3, show_default=True, type=click.IntRange(2, 5), help="Group cap of the proven gap.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def command(snapshots: int, instances: int, jobs: int, cap: int, as_json: bool) -> None:
     """Placers against the optimum on RollMux's synthetic workloads."""
     result = measure(snapshots, instances, jobs, cap)
-    click.echo(json.dumps(result) if as_json else text_of(result))
+    tell(result, as_json, text_of)
 
 
 if __name__ == "__main__":
-    command()
+    run(command)

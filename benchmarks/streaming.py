@@ -28,7 +28,6 @@ The first, second and fourth are those of the setting that is worse in it.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import tempfile
@@ -57,7 +56,7 @@ from rlplan.profiles.profile_schema import Profile
 from rlplan.traces.run_log import TRACE, read_run
 
 from .balance.live_rounds import execute
-from .entry import run
+from .entry import as_json_option, run, tell
 from .faults.example import shipped_plan
 from .faults.verdict import off_policy, weights_difference, weights_moved
 from .ray_nodes import RayNodes
@@ -255,7 +254,7 @@ def same_samples(off: ExecutedRun, on: ExecutedRun) -> float:
 @click.option("--setting", type=click.Choice(["both", *SETTINGS]), default="both", show_default=True)
 @click.option("--steps", type=click.IntRange(min=3), default=10, show_default=True, help="Of each plan.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Keep plans and runs in this new folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(setting: str, steps: int, out: Path | None, as_json: bool) -> None:
     """Measure and print."""
     chosen = SETTINGS if setting == "both" else (setting,)
@@ -274,17 +273,14 @@ def main(setting: str, steps: int, out: Path | None, as_json: bool) -> None:
         "prediction_error": max(figures["prediction_error"] for figures in measured.values()),
         "settings": measured,
     }
-    if as_json:
-        click.echo(json.dumps(result))
-        return
-    click.echo(f"gradients, streamed against whole: {gradient:.1e} of the largest apart")
-    for name, figures in measured.items():
-        ratio, share = figures["step_ratio"], figures["train_share"]
-        click.echo(
-            f"{name}: step {ratio:.2f}x faster; training is {share:.0%} of a step without, "
-            f"{figures['exposed_train_ratio']:.0%} of it exposed; predicted within {figures['prediction_error']:.1%}; "
-            f"weights differ by {figures['weights_max_diff']:.1e}"
-        )
+    lines = [f"gradients, streamed against whole: {gradient:.1e} of the largest apart"]
+    lines += [
+        f"{name}: step {figures['step_ratio']:.2f}x faster; training is {figures['train_share']:.0%} of a step "
+        f"without, {figures['exposed_train_ratio']:.0%} of it exposed; predicted within "
+        f"{figures['prediction_error']:.1%}; weights differ by {figures['weights_max_diff']:.1e}"
+        for name, figures in measured.items()
+    ]
+    tell(result, as_json, lines)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ..entry import run
+from ..entry import as_json_option, run, tell
 from .live_rounds import measure
 from .published_rounds import populations
 
@@ -27,7 +26,7 @@ from .published_rounds import populations
 @click.option("--model", default="qwen2.5-14b", show_default=True, help="That they decode.")
 @click.option("--only", type=click.Choice(["both", "real", "simulated"]), default="both", show_default=True)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Keep plans and runs in this new folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(
     traces: tuple[Path, ...], epochs: int, rounds: int, gpu: str, model: str, only: str, out: Path | None, as_json: bool
 ) -> None:
@@ -45,19 +44,18 @@ def main(
             click.echo(f"{path.name}: {rounds} rounds of each source", err=True)
             sources += list(populations(path, rounds, gpu, model))
         result |= {"of_oracle": max(each["of_oracle"] for each in sources), "sources": sources}
-    if as_json:
-        click.echo(json.dumps(result))
-        return
+    lines = [
+        f"{each['source']}: {each['of_oracle']:.3f} of an oracle's seconds with history, "
+        f"{each['of_oracle_in_first_epoch']:.3f} without, {each['of_oracle_by_count']:.3f} by count"
+        for each in result.get("sources", ())
+    ]
     if result["tail_ratio"] is not None:
-        click.echo(
+        lines.insert(
+            0,
             f"2 engines: tail {result['tail_ratio']:.2f} of that by count, round {result['round_ratio']:.2f}; "
-            f"predicted within {result['prediction_error']:.1%}"
+            f"predicted within {result['prediction_error']:.1%}",
         )
-    for each in result.get("sources", ()):
-        click.echo(
-            f"{each['source']}: {each['of_oracle']:.3f} of an oracle's seconds with history, "
-            f"{each['of_oracle_in_first_epoch']:.3f} without, {each['of_oracle_by_count']:.3f} by count"
-        )
+    tell(result, as_json, lines)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from rlplan.executor.example.write import write_example
 from rlplan.executor.processes.actors import start_ray
 from rlplan.executor.rewards.keyhunt import score
 
-from ..entry import run
+from ..entry import as_json_option, run, tell
 from . import long_example
 from .drafting_engine import LEVEL, REQUIREMENT, DraftingEngine, Prompts, Sample, epochs, identical, install, sampled
 
@@ -124,7 +124,7 @@ async def second(folder: Path) -> dict[str, Any]:
 @click.option(
     "--suffix-folder", type=click.Path(path_type=Path), help="Folder with the package of vLLM's suffix method."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(parts: str, suffix_folder: Path | None, as_json: bool) -> None:
     """Measure and print."""
     chosen = parts.split(",")
@@ -132,11 +132,7 @@ def main(parts: str, suffix_folder: Path | None, as_json: bool) -> None:
         raise click.BadParameter(f"{', '.join(unknown)}: not one of {', '.join(PARTS)}", param_hint="--parts")
     with tempfile.TemporaryDirectory(prefix="dr") as folder:
         result = measure(Path(folder), chosen, suffix_folder)
-    if as_json:
-        click.echo(json.dumps(result))
-        return
-    for name, value in result.items():
-        click.echo(f"{name}: {json.dumps(value)}")
+    tell(result, as_json)
 
 
 def measure(folder: Path, parts: Sequence[str], suffix_folder: Path | None) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -116,7 +115,7 @@ def text_of(result: dict[str, Any]) -> str:
     "--spill", default=1.0, show_default=True, type=click.FloatRange(min=0.01), help="Rollout seconds on H800 over H20."
 )
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1), help="Processes.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@entry.as_json_option
 def command(file: Path, seeds: int, parts: str, spill: float, workers: int, as_json: bool) -> None:
     """RollMux's production replay under the published placers and ours; see the docstring of benchmarks/rollmux."""
     chosen = [part.strip() for part in parts.split(",")]
@@ -127,7 +126,7 @@ def command(file: Path, seeds: int, parts: str, spill: float, workers: int, as_j
         raise InputError("no job stays for any time: there is nothing to replay", str(file))
     tasks = tasks_of(file, range(seeds), chosen, spill)
     result = result_of(tasks, _run_all(tasks, workers))
-    click.echo(json.dumps(result) if as_json else text_of(result))
+    entry.tell(result, as_json, text_of)
 
 
 def _run_all(tasks: Sequence[Task], workers: int) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
@@ -25,7 +24,7 @@ from rlplan.executor.rewards.sandbox.warm_sandbox import SandboxError, WarmSandb
 from rlplan.plans.answers.code_tests import code_tests
 from rlplan.plans.yaml.errors import RunFailed
 
-from ..entry import run
+from ..entry import as_json_option, run, tell
 from .programs import FORMS, PROGRAMS, TESTS, WRONG, Program
 
 # What the programs may harm, and whether they did.
@@ -184,7 +183,7 @@ BARE = "import sys\ntext = sys.stdin.read().split('\\0')\nexec(text[0]); exec(te
 
 @click.command()
 @click.option("--repeats", type=click.IntRange(4, 10_000), default=100, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line instead of the table.")
+@as_json_option
 def main(repeats: int, as_json: bool) -> None:
     """Try hostile programs against the sandbox, and measure what it costs."""
     sandbox = WarmSandbox()
@@ -210,7 +209,7 @@ def main(repeats: int, as_json: bool) -> None:
         "harm": {row["name"]: row["harm"] for row in rows if row["harm"]},
         "notes": list(sandbox.notes),
     }
-    print(json.dumps(result) if as_json else _table(result))
+    tell(result, as_json, _table)
 
 
 def _tried(sandbox: WarmSandbox, host: Host, program: Program) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import os
 import re
 import resource
@@ -39,7 +38,7 @@ from rich.console import Console
 
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
-from ..entry import run
+from ..entry import as_json_option, run
 from .changed import ROOMS, distances, import_graph, tracked_files
 
 # Faults of one line: where product code could be wrong, and the text of the line that is.
@@ -274,7 +273,7 @@ def tried(mutation: Mutation, top: Path, tests: list[str], marks: str) -> dict[s
 @click.option(
     "--walk/--no-walk", default=True, show_default=True, help="Whether mutants that these tests miss run the walk."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@as_json_option
 def main(count: int, seed: int, room: str | None, marks: str, walk: bool, as_json: bool) -> None:
     """Print the share of drawn faults that the tests of their room catch."""
     files = tracked_files(ROOT)
@@ -333,16 +332,11 @@ def main(count: int, seed: int, room: str | None, marks: str, walk: bool, as_jso
         counted["mutants"] += 1
         counted["caught"] += row["caught_by"] is not None
     share = sum(row["caught_by"] is not None for row in done) / count
-    if as_json:
-        result = {"count": count, "seed": seed, "caught": round(share, 4), "rooms": counts, "mutants": done}
-        click.echo(json.dumps(result))
-        return
-    for row in done:
-        if row["caught_by"] is None:
-            click.echo(f"not caught: {row['path']}:{row['line']}: {row['was']}  ->  {row['now']}")
-    for name, counted in counts.items():
-        click.echo(f"{name:10} {counted['caught']:3} of {counted['mutants']:3}")
-    click.echo(f"caught {share:.1%} of {count} (seed {seed})")
+    missed = [row for row in done if row["caught_by"] is None]
+    lines = [f"not caught: {row['path']}:{row['line']}: {row['was']}  ->  {row['now']}" for row in missed]
+    lines += [f"{name:10} {counted['caught']:3} of {counted['mutants']:3}" for name, counted in counts.items()]
+    result = {"count": count, "seed": seed, "caught": round(share, 4), "rooms": counts, "mutants": done}
+    tell(result, as_json, [*lines, f"caught {share:.1%} of {count} (seed {seed})"])
 
 
 if __name__ == "__main__":

@@ -11,14 +11,14 @@ import click
 
 from rlplan.plans.yaml.errors import RunFailed
 
-from ..entry import run
+from ..entry import as_json_option, run
 
 TABLES = ("code", "math", "models")
 
 
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(TABLES), help="Judge these tables alone.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line instead of the table.")
+@as_json_option
 def main(only: tuple[str, ...], as_json: bool) -> None:
     """Judge the tables of cases."""
     found: dict[str, object] = {}
