@@ -24,18 +24,16 @@ import click
 
 from rlplan.executor.engines.vllm_options import CORES
 from rlplan.executor.example.write import write_example
-from rlplan.plans.schema.job import Job, load_job
-from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.job import load_job
 from rlplan.plans.yaml.errors import InputError, RunFailed
-from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.judge_schema import Judge
 from rlplan.traces.run_log import TRACE, RunLog, read_run
 from rlplan.traces.trace_events import RewardPart
 
 from .entry import as_json_option, tell
 from .entry import run as run_command
+from .example_plans import change_job, shipped_plan, write_document
 from .faults.campaign import START_DEADLINE_S, Driver
-from .faults.example import shipped_plan
 from .faults.verdict import off_policy
 
 RUBRIC = (
@@ -55,20 +53,18 @@ def write_folder(folder: Path, judged: bool) -> Path:
 
     One engine decodes on the first core, so that the second is the judge's.
     """
-    job = load_job(folder / "job.yaml").model_dump(mode="json")
     if judged:
+        right = load_job(folder / "job.yaml").model_dump(mode="json")["reward"] | {"name": "right"}
         judge = {
             "kind": "judge", "model": "model", "prompt": f"{RUBRIC} {{prompt}} {{response}}",
             "verdicts": {"yes": 1.0, "no": 0.0}, "deadline_s": 60.0, "weight": 0.1,
         }  # fmt: skip
-        job["reward"] = [{**job["reward"], "name": "right"}, judge]
-    dump(Job.model_validate(job), folder / "job.yaml")
+        change_job(folder, reward=[right, judge])
     document = shipped_plan(folder, "sync", COSTS if judged else None).model_dump(mode="json")
     document["job"]["rounds"]["short"]["rollout"] |= {"engines": 1, "tp": 1}
     if judged:
         document["job"]["reward"]["judge"] = {"place": "own", "instances": 1, "tp": 1, "at_once": COSTS.at_once}
-    dump(Plan.model_validate(document), folder / "plan.yaml")
-    return folder / "plan.yaml"
+    return write_document(folder, "plan", document)
 
 
 def run(plan: Path, out: Path, steps: int, kill_in_steps: Sequence[int] = ()) -> RunLog:

@@ -42,14 +42,13 @@ from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerGroup
 from rlplan.plans.schema.cluster import Cluster, load_cluster
-from rlplan.plans.schema.job import Job, load_job
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.traces.run_log import TRACE, RunLog, read_run
 
 from .entry import as_json_option, run, tell
-from .faults.example import shipped_plan
+from .example_plans import change_job, shipped_plan
 from .faults.verdict import weights
 
 console = Console(stderr=True)
@@ -85,9 +84,7 @@ def file_name(layout: str) -> str:
 
 def write_plans(folder: Path, ranks: dict[str, dict[str, int]]) -> list[Path]:
     """Shorten the example in `folder` and write a plan for each name there, with its ranks; returns their paths."""
-    job = load_job(folder / "job.yaml").model_dump(mode="json")
-    job["rollout"] |= {"prompts_per_step": PROMPTS_PER_STEP, "max_response_tokens": MAX_RESPONSE_TOKENS}
-    dump(Job.model_validate(job), folder / "job.yaml")
+    change_job(folder, rollout={"prompts_per_step": PROMPTS_PER_STEP, "max_response_tokens": MAX_RESPONSE_TOKENS})
     # More ranks than cores: this benchmark looks at what they compute, not at how fast.
     cluster = load_cluster(folder / "cluster.yaml").model_dump(mode="json")
     pool = cluster["pools"]["main"]

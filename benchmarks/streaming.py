@@ -48,16 +48,14 @@ from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.planner.tune.executed_run import ExecutedRun, load_executed
 from rlplan.planner.tune.refit import refit, replay_run
 from rlplan.plans.schema.algorithm import Algorithm
-from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
-from rlplan.plans.schema.plan import Plan
-from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
+from rlplan.plans.yaml.yaml_io import dump, load
 from rlplan.profiles.profile_schema import Profile
 from rlplan.traces.run_log import TRACE, read_run
 
-from .balance.live_rounds import execute
+from .balance import execute
 from .entry import as_json_option, run, tell
-from .faults.example import shipped_plan
+from .example_plans import change_job, change_pool, cores_of, shipped_plan, write_document
 from .faults.verdict import off_policy, weights_difference, weights_moved
 from .ray_nodes import RayNodes
 
@@ -131,20 +129,11 @@ AT_FINISHED = 0.85
 def write_plans(folder: Path, setting: str) -> list[Path]:
     """Write the example and two plans of a setting, `off` and `on`; returns their paths."""
     write_example(folder)
-    job = load_job(folder / "job.yaml").model_dump(mode="json")
-    job["rollout"] |= {"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES_PER_PROMPT}
-    dump(Job.model_validate(job), folder / "job.yaml")
-    cluster = load_cluster(folder / "cluster.yaml").model_dump(mode="json")
-    pool = cluster["pools"]["main"]
-    pool |= {"nodes": 1, "cores": max(2, pool["cores"])}
-    pool["accelerators"]["per_node"] = 2
-    dump(Cluster.model_validate(cluster), folder / "cluster.yaml")
+    change_job(folder, rollout={"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES_PER_PROMPT})
+    change_pool(folder, cores_of(folder), 2)
     plan = shipped_plan(folder, "sync").model_dump(mode="json")
     if setting == "apart":
-        pool |= {"cores": 1}
-        pool["accelerators"]["per_node"] = 1
-        cluster["pools"]["train"] = pool
-        dump(Cluster.model_validate(cluster), folder / "cluster.yaml")
+        change_pool(folder, 1, 1, train_pool=True)
     short = plan["job"]["rounds"]["short"]
     size = 1 if setting == "apart" else 2
     dump(
@@ -159,16 +148,13 @@ def write_plans(folder: Path, setting: str) -> list[Path]:
         "recompute": "full",
         "offload": False,
     }
-    for name in ("cluster", "profile"):
-        plan["inputs"][name]["sha256"] = sha256_file(folder / f"{name}.yaml")
     paths = []
     for name in ("off", "on"):
         if setting == "apart":
             plan["job"]["placement"] = {"train_pool": "train", "streams": name == "on"}
         elif name == "on":
             short["hand_over"] = {"engines": 1, "at_finished": AT_FINISHED}
-        paths.append(folder / f"{name}.yaml")
-        dump(Plan.model_validate(plan), paths[-1])
+        paths.append(write_document(folder, name, plan))
     return paths
 
 

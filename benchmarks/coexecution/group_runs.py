@@ -27,20 +27,18 @@ from rlplan.planner.groups.simulate.first_steps import (
     step_seconds,
     steps_within,
 )
-from rlplan.plans.schema.cluster import Cluster, load_cluster
+from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.groups_plan import load_groups_plan
-from rlplan.plans.schema.job import Job, load_job
-from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.workload import Workload
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.plans.yaml.yaml_io import dump, sha256_file
+from rlplan.plans.yaml.yaml_io import dump
 from rlplan.traces.groups.group_turns import GROUPS_COPY, GroupTurns, read_seat, turns_of
 from rlplan.traces.groups.groups_folder import MOVES, moves_of
 from rlplan.traces.run_log import TRACE, RunLog, read_run
 from rlplan.traces.trace import read_trace
 
+from ..example_plans import change_job, change_pool, shipped_plan, write_document
 from ..faults.campaign import MARK, Process, marked_processes
-from ..faults.example import shipped_plan
 from ..faults.verdict import off_policy, trained
 from .core_speed import CoreSpeed
 
@@ -173,31 +171,22 @@ def write_jobs(folder: Path, loads: Mapping[str, Load]) -> dict[str, Path]:
 
 
 def _write(folder: Path, name: str, load: Load) -> Path:
-    job = load_job(folder / "job.yaml").model_dump(mode="json") | {"name": name}
-    job["rollout"] |= {
+    rollout = {
         "prompts_per_step": load.prompts,
         "samples_per_prompt": SAMPLES_PER_PROMPT,
         "max_response_tokens": load.most_tokens,
     }
-    if load.slow_reward:
-        job["reward"] |= {"function": f"{__name__}:slow_score"}
-    dump(Job.model_validate(job), folder / "job.yaml")
-    cluster = load_cluster(folder / "cluster.yaml").model_dump(mode="json")
-    pool = cluster["pools"]["main"]
-    pool |= {"nodes": 1, "cores": 1}
-    pool["accelerators"]["per_node"] = 1
-    dump(Cluster.model_validate(cluster), folder / "cluster.yaml")
+    reward = {"function": f"{__name__}:slow_score"} if load.slow_reward else {}
+    change_job(folder, name=name, rollout=rollout, reward=reward)
+    change_pool(folder, 1, 1)
     plan = shipped_plan(folder, "sync").model_dump(mode="json")
-    cluster["pools"]["train"] = pool
-    dump(Cluster.model_validate(cluster), folder / "cluster.yaml")
+    change_pool(folder, 1, 1, train_pool=True)
     short = plan["job"]["rounds"]["short"]
     short["rollout"] |= {"engines": 1, "tp": 1, "max_num_seqs": load.prompts * SAMPLES_PER_PROMPT}
     short["train"] |= {"dp": 1, "tp": 1, "sp": 1, "micro_batch_tokens": MICRO_BATCH_TOKENS}
     short["train"] |= {"recompute": "full", "offload": False}
-    plan["inputs"]["cluster"]["sha256"] = sha256_file(folder / "cluster.yaml")
     plan["job"]["placement"] = {"train_pool": "train", "streams": False}
-    dump(Plan.model_validate(plan), folder / "plan.yaml")
-    return folder / "plan.yaml"
+    return write_document(folder, "plan", plan)
 
 
 def write_workload(folder: Path, loads: Mapping[str, Load], runs: Mapping[str, Path], interference: float) -> Path:

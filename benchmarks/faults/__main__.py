@@ -10,8 +10,8 @@ import click
 from rich.console import Console
 
 from ..entry import as_json_option, run, tell
+from ..example_plans import write_plan
 from .campaign import Driver, campaign, run_without_faults
-from .example import write_plan
 from .verdict import compare, wrong
 
 console = Console(stderr=True)
