@@ -85,7 +85,7 @@ def check_target(path: Path, *inputs: Path, kind: Written | None = None, force: 
 @contextmanager
 def at_its_line(job_path: Path, cluster_path: Path) -> Iterator[None]:
     """Within the block, turn the planner's refusals of a job or its cluster into an InputError with file and line."""
-    from ..planner.choose.candidates.job_limits import Unplannable
+    from ..planner.choose.candidates.pool_choice import Unplannable
 
     try:
         yield

@@ -10,13 +10,12 @@ from types import MappingProxyType
 from typing import NamedTuple, get_args
 
 from ..planner.choose.candidate_search import Pass, Progress
-from ..planner.explain.nodes_front import NodesPoint, nodes_front
-from ..planner.highs import MAX_NODES
+from ..planner.choose.highs import MAX_NODES
+from ..planner.nodes_front import NodesPoint, nodes_front
+from ..planner.search_inputs import SolveOptions
 from ..planner.solve import solve as solve_documents
-from ..planner.solve_options import SolveOptions
 from ..plans.facts.model_shape import shape_of_job
 from ..plans.files.prompt_rows import prompts_to_plan
-from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, job_paths, model_folder, objective_of
 from ..plans.schema.plan import Inputs, Plan
@@ -28,6 +27,7 @@ from ..profiles.length_trace import LengthTrace
 from ..profiles.library import library_profile
 from ..profiles.profile_schema import Profile
 from ..profiles.scaled_profile import priced_as
+from ..rounds.round_spec import Mode
 from .given_documents import (
     MOST_SEED,
     File,

@@ -49,11 +49,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlplan.executor.example.write import write_example
-from rlplan.planner.choose.candidates.balance_numbers import balance_of
 from rlplan.planner.costs.decode_costs import DecodeCost, layout_cost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
+from rlplan.planner.simulate.columns.column_setting import balance_of
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws
 from rlplan.planner.tune.executed_run import load_executed

@@ -14,9 +14,8 @@ from typing import Any
 
 import rlplan.plans
 from rlplan.executor.example.write import write_example
+from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
-from rlplan.plans.schema.base import Mode
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, job_paths, load_job
 from rlplan.plans.schema.plan import InputFile, Inputs, Plan, ProfileFile
@@ -25,6 +24,7 @@ from rlplan.profiles.fitness import subject_digest
 from rlplan.profiles.judge_schema import Judge
 from rlplan.profiles.length_trace import read_lengths, write_lengths
 from rlplan.profiles.profile_schema import Profile
+from rlplan.rounds.round_spec import Mode
 
 SHIPPED = Path(rlplan.plans.__file__).parent / "examples" / "cpu-demo"
 ENGINES, RANKS = 2, 2

@@ -26,9 +26,8 @@ from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey
 from rlplan.planner.choose.cycle_cost import Cycle
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.table_lengths import TableTrace
-from rlplan.planner.search_inputs import prepare
+from rlplan.planner.search_inputs import SolveOptions, prepare
 from rlplan.planner.simulate.columns.round_log import mean, standard_error
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.profiles.length_tables import shipped_table
 from rlplan.profiles.library import library_profile
 from rlplan.profiles.scaled_profile import priced_as

@@ -35,7 +35,6 @@ from rlplan.planner.simulate.columns.cell_columns import long_column, short_colu
 from rlplan.planner.simulate.columns.step_noise import spread_of
 from rlplan.planner.simulate.columns.whole_columns import Setting, expected_deferrals, long_draws
 from rlplan.planner.solve import solve
-from rlplan.plans.schema.base import Mode
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
 from rlplan.plans.schema.plan import InputFile, Inputs, ProfileFile
@@ -43,6 +42,7 @@ from rlplan.plans.schema.predicted import Quantiles
 from rlplan.plans.yaml.yaml_io import load
 from rlplan.profiles.length_trace import LengthTrace, read_lengths
 from rlplan.profiles.profile_schema import Profile
+from rlplan.rounds.round_spec import Mode
 
 from .entry import run
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import digits, ratio
+from ..rounds.round_spec import MODES
 from .main import EXIT_INFEASIBLE
 from .shared.options import Finite, Objectives, for_option, force_option, lengths_option, trace_option
 
@@ -43,7 +44,7 @@ WIDE = 118
 @lengths_option
 @click.option(
     "--mode",
-    type=click.Choice(["sync", "race", "defer", "exact", "predict"]),
+    type=click.Choice(MODES),
     help="Force a mode. Default: the best at each point.",
 )
 @click.option("--bias-budget", type=Finite(0, 1, max_open=True), help="As of rlplan solve. Default: 0.")
@@ -87,7 +88,7 @@ def compare_command(
     from ..api.given_documents import given_lengths, inputs_of
     from ..api.input_paths import check_target, job_file, job_inputs, need_cluster, need_job, need_profile, trace_inputs
     from ..planner.compare import compare, points_of
-    from ..planner.solve_options import SolveOptions
+    from ..planner.search_inputs import SolveOptions
     from ..plans.facts.model_shape import shape_of_job
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.cluster import load_cluster

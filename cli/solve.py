@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import count
+from ..rounds.round_spec import MODES
 from .shared.options import OVERWRITE, Finite, Objectives, for_option, lengths_option, trace_option
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _OF_GROUPS = ("usd_per_hour", "usd_per_unit")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Default: plan.yaml beside JOB; -: standard output.")
 @click.option(
     "--mode",
-    type=click.Choice(["sync", "race", "defer", "exact", "predict"]),
+    type=click.Choice(MODES),
     help="Force a mode. Default: the best.",
 )
 @click.option(

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Pool
 from ..plans.schema.job import Job, JobPaths
 from ..plans.schema.levers import EngineLayout, RewardJudge, UpdateLayout
 from ..plans.schema.planned_job import KindNorms, LossPlan, PlannedJob, PooledReward, RewardPlan
 from ..plans.schema.planned_rounds import LongRound, ShortRound
-from ..rounds.round_spec import RoundSpec
+from ..rounds.round_spec import Mode, RoundSpec
 from ..rounds.timeouts import TimeoutSpec
 from .engines.fleet import FleetConfig
 from .engines.vllm_options import kv_bytes_per_token

@@ -31,10 +31,10 @@ from ..profiles.length_trace import LengthTrace
 from ..profiles.library import library_profile, shipped_model
 from ..profiles.profile_schema import Profile
 from ..profiles.scaled_profile import priced_as
-from .assignments import assign, assignment, validated
 from .choose.candidate_search import Progress
+from .search_inputs import SolveOptions
 from .solve import solve
-from .solve_options import SolveOptions
+from .what_if import assign, assignment, validated
 
 OPTION, EXAMPLE = "--vary", "cluster.pools.main.nodes=1,2,4"
 MAX_POINTS = 256

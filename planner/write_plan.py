@@ -17,14 +17,13 @@ from ..plans.schema.planned_job import Bias, KindNorms, PlacementSpec, PlannedJo
 from ..plans.schema.planned_rounds import LongIssue, LongQueue, LongRound, RoundIssue, RoundRollout, Rounds, ShortRound
 from ..plans.schema.predicted import Predicted
 from ..profiles.reward_tables import RewardTable, reward_sha256
-from ..rounds.round_spec import QueueRule
-from .choose.candidate_search import UNBIASED, Search
+from ..rounds.round_spec import UNBIASED, QueueRule
+from .choose.candidate_search import Search
 from .choose.candidates.round_kinds import LongKey, ShortKey
-from .choose.cycle_cost import Cycle
+from .choose.cycle_cost import Cycle, count_cycles
 from .choose.schedule_choice import Decided
-from .choose.schedules import count_cycles
 from .lengths.loss_divisors import expected_loss, kind_norms
-from .solve_options import SolveOptions
+from .search_inputs import SolveOptions
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
 CHECKSUM_EVERY = 10

@@ -27,8 +27,8 @@ MILESTONE = 0.05
 MARGIN = 0.1
 
 
-class EngineChange(Protocol):
-    """A change of a round's engines as a plan has it (`RoundHandOver` and `RoundTail` of plans/schema/sections)."""
+class PlannedEngineChange(Protocol):
+    """A change of a round's engines as a plan has it (`RoundHandOver` and `RoundTail` of plans/schema)."""
 
     @property
     def at_finished(self) -> float:
@@ -64,7 +64,7 @@ class HandOver:
     `stay` is how many engines decode on: of the round's, or of the tail's in their place.
     """
 
-    def __init__(self, spec: EngineChange, samples: int, engines: int) -> None:
+    def __init__(self, spec: PlannedEngineChange, samples: int, engines: int) -> None:
         self.spec = spec
         self.samples = samples
         self.stay = spec.stay(engines)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from .machines.exact import ExactQueueRound, ExactShortRound
 from .machines.race import RaceRound
 from .machines.round import Round, Take
 
 Mode = Literal["sync", "race", "defer", "exact", "predict"]
+"""`sync`: plain rounds; `race`: first finished win; `defer`: whole prompts put off; `exact`: cutoff, unbiased;
+`predict`: prompts whose earlier lengths were long get rounds of their own, unbiased."""
+MODES: tuple[Mode, ...] = get_args(Mode)
+UNBIASED: tuple[Mode, ...] = ("sync", "exact", "predict")
+"""Modes whose trained lengths are unconditioned by construction."""
 RoundName = Literal["short", "long"]
 
 # Beyond the mean of the prompts that a round takes until P groups are accepted (a negative binomial count).

@@ -26,11 +26,10 @@ from numpy.typing import NDArray
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.round_costs import RoundCosts, round_costs
 from rlplan.planner.costs.update_costs import TrainCost
+from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.diff.change import CERTAIN
 from rlplan.plans.diff.job_diff import diff_jobs
-from rlplan.plans.schema.base import Mode
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import InputFile, Inputs, LengthsInput, Plan, ProfileFile
@@ -42,6 +41,7 @@ from rlplan.profiles.library import library_profile
 from rlplan.profiles.profile_schema import Profile
 from rlplan.rounds.machines.events import Abort, Action, Finished, Issue, ReachedCutoff, SampleKey, Scored
 from rlplan.rounds.machines.round import Round
+from rlplan.rounds.round_spec import Mode
 from rlplan.rounds.schedule import Schedule
 from rlplan.tools.served_fit import MISSED_SD, REACH_OCTAVES
 

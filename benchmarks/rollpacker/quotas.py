@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.lengths.table_lengths import copula_tokens
+from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.reference_round import RoundLengths, simulate_round
 from rlplan.planner.simulate.round_arrays import RoundDraws, RoundTimes
 from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.plan import Plan

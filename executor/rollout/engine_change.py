@@ -29,7 +29,7 @@ from ..engines.fleet import Fleet
 from ..memory.device_turns import DeviceTurns, TurnsOf
 from ..processes.faults import ActorFailed, ErrorClass, classify, failure
 from ..trainer.trainer_group import TrainerDied
-from .round_lever import Decision, OpenRound, Releases, RoundLever
+from .round_lever import LeverDecision, OpenRound, Releases, RoundLever
 from .round_samples import RolloutResult
 from .sample_ledger import SampleLedger
 
@@ -124,12 +124,12 @@ class EngineChange:
         self._asking = True
         return True
 
-    async def ask(self) -> Decision:
+    async def ask(self) -> LeverDecision:
         """Ask the engines what they hold."""
         tokens = await tokens_held([e for number, e in enumerate(self._engines) if number not in self.closed])
         up = [engine for engine in self._those_that_stay() if engine.alive]
         capacity = min((engine.facts.kv_capacity_tokens for engine in up), default=0)
-        return Decision(partial(self._decide, tokens, capacity))
+        return LeverDecision(partial(self._decide, tokens, capacity))
 
     def _decide(self, held: dict[str, int], capacity: int) -> Releases:
         """Whether engines leave, by the tokens that requests hold and those that the smallest engine has room for."""

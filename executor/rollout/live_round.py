@@ -36,7 +36,7 @@ from ..engines.messages import EngineEvent, Request
 from ..processes.actors import UnawaitedCalls
 from ..processes.faults import failure
 from ..processes.supervision import LOOK_S
-from .round_lever import Decision, OpenRound, Releases
+from .round_lever import LeverDecision, OpenRound, Releases
 from .round_samples import RolloutResult
 from .round_scoring import SampleRewards
 
@@ -44,7 +44,7 @@ GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
 """Gives weights of that version to an engine. Raises ActorFailed if the engine is gone, or RunFailed."""
 
 
-Message = EngineNews | Scored | Failed | Decision
+Message = EngineNews | Scored | Failed | LeverDecision
 Inbox = asyncio.Queue[Message]
 
 
@@ -187,7 +187,7 @@ class LiveRound:
                 return []
             case Scored() | Failed():
                 return [message]
-            case Decision():
+            case LeverDecision():
                 self._release(message.releases())
                 return []
             case _:
@@ -257,7 +257,7 @@ class LiveRound:
         await self._give_weights(engine, self._round.version)
         self._inbox.put_nowait(EngineBack(engine))
 
-    async def _ask(self, decision: Awaitable[Decision]) -> None:
+    async def _ask(self, decision: Awaitable[LeverDecision]) -> None:
         self._inbox.put_nowait(await decision)
 
     def _fail(self, process: str, error: Exception) -> None:

@@ -71,7 +71,7 @@ class PartScorer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RewardPart:
+class ScoredPart:
     """One part: scored by `scorer`, or, where it looks at the length alone, the value of a number of tokens."""
 
     name: str
@@ -90,14 +90,14 @@ class PoolSize(NamedTuple):
 class RewardSum:
     """All parts of a job's reward. All methods are to be called on one running event loop."""
 
-    def __init__(self, parts: Sequence[RewardPart]) -> None:
+    def __init__(self, parts: Sequence[ScoredPart]) -> None:
         self._parts = tuple(parts)
         self._open: dict[str, _Summing] = {}
 
     @classmethod
     def alone(cls, scorer: PartScorer) -> RewardSum:
         """A reward of one part."""
-        return cls([RewardPart("reward", scorer=scorer)])
+        return cls([ScoredPart("reward", scorer=scorer)])
 
     @classmethod
     def of_job(
@@ -197,7 +197,7 @@ class RewardSum:
 class _Summing:
     """A sample whose parts are being scored."""
 
-    parts: tuple[RewardPart, ...]
+    parts: tuple[ScoredPart, ...]
     key: str
     scores: dict[str, PartScore] = field(default_factory=dict)
     results: dict[str, RewardResult] = field(default_factory=dict)
@@ -248,8 +248,8 @@ class _Summing:
         )
 
 
-def _part(part: RewardSpec, job: Job, scorer: PartScorer | None) -> RewardPart:
+def _part(part: RewardSpec, job: Job, scorer: PartScorer | None) -> ScoredPart:
     if part.kind in LENGTH_KINDS:
         cap = job.rollout.max_response_tokens
-        return RewardPart(part.label, part.weight, of_length=lambda tokens: length_value(part, tokens, cap))
-    return RewardPart(part.label, part.weight, scorer)
+        return ScoredPart(part.label, part.weight, of_length=lambda tokens: length_value(part, tokens, cap))
+    return ScoredPart(part.label, part.weight, scorer)

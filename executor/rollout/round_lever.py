@@ -25,7 +25,7 @@ Releases = list[tuple[int, list[str]]]
 """Requests that engines are to give back, by number of the engine in its round."""
 
 
-class Decision(NamedTuple):
+class LeverDecision(NamedTuple):
     """A lever has what it decides by: the round calls `releases` when it hears of it."""
 
     releases: Callable[[], Releases]
@@ -52,7 +52,7 @@ class EngineChanges(Protocol):
     def scored(self, count: int) -> bool:
         """So many more samples went to be scored; whether to `ask` the engines now."""
 
-    async def ask(self) -> Decision:
+    async def ask(self) -> LeverDecision:
         """Ask the engines what they hold."""
 
     def look(self) -> None:
@@ -135,7 +135,7 @@ class OpenRound:
     engines: list[EngineHandle]
     ledger: SampleLedger
     version: str
-    tell: Callable[[EngineNews | Decision], None]
+    tell: Callable[[EngineNews | LeverDecision], None]
     spreads: bool = True
     change: EngineChanges | None = None
     on_ready: Callable[[int], None] | None = None

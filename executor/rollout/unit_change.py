@@ -32,7 +32,7 @@ from ..memory.device_turns import DeviceTurns, TurnsOf
 from ..processes.actors import UnawaitedCalls
 from ..processes.faults import ErrorClass, classify, failure
 from .engine_change import GiveAll, TakeOver, tokens_held
-from .round_lever import Decision, OpenRound, Releases, RoundLever
+from .round_lever import LeverDecision, OpenRound, Releases, RoundLever
 from .round_samples import RolloutResult
 from .sample_ledger import SampleLedger
 
@@ -122,7 +122,7 @@ class UnitChange:
         self._asking = True
         return True
 
-    async def ask(self) -> Decision:
+    async def ask(self) -> LeverDecision:
         """Ask the engines what they hold. The tail has the KV tokens of those that it would keep, shared out among the
         planned number of them; none (-1) if one of them is away."""
         assert self._decision is not None
@@ -132,7 +132,7 @@ class UnitChange:
         capacity = -1
         if staying and all(engine.alive for engine in staying):
             capacity = sum(engine.facts.kv_capacity_tokens for engine in staying) // self._decision.stay
-        return Decision(partial(self._decide, tokens, capacity))
+        return LeverDecision(partial(self._decide, tokens, capacity))
 
     def _decide(self, held: dict[str, int], capacity: int) -> Releases:
         """Report the tail if what is held fits; no request is released before the group takes units."""
@@ -316,7 +316,7 @@ class RoundUnits(RoundLever):
                     takes = not frozenset(self._held.units) <= frozenset(held.units)
                     self._held = held
                     self._clear_said.clear()
-                    opened.tell(Decision(partial(self._change.changed, frozenset(held.units))))
+                    opened.tell(LeverDecision(partial(self._change.changed, frozenset(held.units))))
                     if takes:
                         await self._clear_said.wait()
         except RunFailed as error:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..explain.holdout_rounds import simulate_holdout
-from .candidate_search import UNBIASED, Search
+from ...rounds.round_spec import UNBIASED
+from .candidate_search import Search
 from .cycle_cost import Column, Cycle
+from .holdout_rounds import simulate_holdout
 from .near_best import Pass
 from .schedule_choice import Decided
 

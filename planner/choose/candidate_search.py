@@ -16,30 +16,26 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
-from ...plans.schema.base import Mode
 from ...plans.yaml.errors import Infeasible
+from ...rounds.round_spec import UNBIASED, Mode
 from ..costs.reward_costs import RewardCost
 from ..lengths.draws import Draws
 from ..simulate.columns.cell_columns import long_column, short_column
 from ..simulate.columns.round_log import mean
 from ..simulate.columns.step_noise import share_within, step_deviations
 from ..simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, expected_deferrals, long_draws
+from .candidates.candidate_rounds import cutoffs_between, queue_rule
 from .candidates.candidate_space import Space
-from .candidates.cutoffs import cutoffs_between
-from .candidates.long_rounds import queue_rule
 from .candidates.round_kinds import DeferralRule, LongKey, ShortKey, column_name, defers, is_plain_key
-from .cycle_cost import Column, Cycle, length_ratio, make_cycle
+from .cycle_cost import Column, Cycle, all_cycles, length_ratio, make_cycle
 from .near_best import PASSES as PASSES
 from .near_best import Pass as Pass
 from .near_best import first_rewards, keys_near_best, rewards_near_best
 from .plan_limits import Limits
-from .schedules import all_cycles
 
 Progress = Callable[[str, float], None]
 """Called with a text on the current work and the share of the whole solve that is done, 0 to 1."""
 
-UNBIASED = ("sync", "exact", "predict")
-"""Modes whose trained lengths are unconditioned by construction."""
 HOPE = 2.0
 """A layout on which rounds of mode sync cost more than so many times the least USD is not simulated further."""
 FASTER = 3.0

@@ -23,7 +23,7 @@ from .decode_costs import DecodeCost
 
 
 @dataclass(frozen=True, slots=True)
-class Drafts:
+class PlannedDrafts:
     """Speculative decoding (drafts) as a plan has it.
 
     Attributes:
@@ -53,7 +53,7 @@ class DraftedCost(DecodeCost):
             gives): of a step with drafts where these pay, else of one without.
     """
 
-    drafts: Drafts | None = None
+    drafts: PlannedDrafts | None = None
     by_batch: tuple[tuple[float, float], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class DraftedCost(DecodeCost):
         return dataclasses.replace(self, drafts=dataclasses.replace(self.drafts, law=self.drafts.first))
 
 
-def drafted(cost: DecodeCost, drafts: Drafts) -> DraftedCost:
+def drafted(cost: DecodeCost, drafts: PlannedDrafts) -> DraftedCost:
     """Decode costs `cost` with drafts."""
     fields = {f.name: getattr(cost, f.name) for f in dataclasses.fields(cost) if f.init}
     return DraftedCost(**{**fields, "drafts": drafts})
@@ -149,7 +149,7 @@ def drafted_as_planned(
 ) -> DraftedCost:
     """`cost` with the drafts that a plan has. Raises InputError as `draft_laws`."""
     laws = draft_laws(measured, allowed, planned.tokens)
-    return drafted(cost, Drafts(planned.tokens, planned.up_to_sequences, *laws))
+    return drafted(cost, PlannedDrafts(planned.tokens, planned.up_to_sequences, *laws))
 
 
 def draft_lengths(measured: ProfiledDrafts | None, allowed: SearchDrafts | None) -> tuple[int, ...]:
@@ -182,7 +182,7 @@ def affordable(cost: DecodeCost, tokens: int, law: DraftLaw, first: DraftLaw | N
     while within and within * law.verified(tokens, within) > cost.max_sequences:
         within -= 1
     most = min(worthwhile(cost, law, tokens), within)
-    return drafted(cost, Drafts(tokens, most, law, first or law)) if most else None
+    return drafted(cost, PlannedDrafts(tokens, most, law, first or law)) if most else None
 
 
 def drafted_like(cost: DecodeCost, other: DraftedCost) -> DecodeCost:

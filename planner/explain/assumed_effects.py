@@ -28,11 +28,11 @@ from ...profiles.phase_schema import Reward
 from ...profiles.reward_tables import RewardTable
 from ..choose.candidate_search import Search
 from ..choose.cycle_cost import Cycle
+from ..choose.holdout_rounds import Holdout
 from ..costs.reward_costs import RewardCost
 from ..lengths.draws import Draws
 from ..lengths.length_model import fit_lengths
 from ..lengths.table_lengths import TableTrace
-from .holdout_rounds import Holdout
 from .length_error import FEWEST, MOST, SAMPLES, can_train
 
 _SEED_OFFSET = 6_000_011  # draws that neither the choice nor the prediction has seen

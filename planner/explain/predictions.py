@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ from ...plans.schema.job import Job
 from ...plans.schema.length_evidence import LengthBasis, LengthDrift
 from ...plans.schema.predicted import (
     DecodeSpeed,
+    FrontPoint,
     MemoryBar,
     Predicted,
     PredictedBaseline,
@@ -31,11 +33,13 @@ from ...profiles.laws.train_layouts import trained_parameters
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
-from ..choose.candidate_search import UNBIASED, Search
+from ...rounds.round_spec import UNBIASED
+from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import LongKey, ShortKey
+from ..choose.cost_error import MIDDLE_OCTAVE, cost_parts, step_error
 from ..choose.cycle_cost import Cycle
-from ..choose.plain_baseline import keeps_slo
-from ..choose.schedule_choice import Decided
+from ..choose.holdout_rounds import Holdout, ScheduledRounds, first_epoch_s, mean_phases, scheduled_rounds, step_mixture
+from ..choose.schedule_choice import Decided, keeps_slo
 from ..costs.colocation import staging_s
 from ..costs.decode_costs import engines_of
 from ..costs.memory_table import JobMemory, MemoryUse, fullest_host
@@ -45,13 +49,56 @@ from ..lengths.loss_divisors import cut_share
 from ..simulate.columns.round_log import mean
 from ..simulate.columns.step_noise import spread_of
 from .assumed_effects import AssumedEffects, assumed_effects
-from .cost_error import MIDDLE_OCTAVE, cost_parts, step_error
-from .holdout_rounds import Holdout, first_epoch_s
-from .length_basis import length_basis
-from .length_error import length_error
-from .pareto_front import pareto_front
-from .scheduled_rounds import ScheduledRounds, mean_phases, scheduled_rounds, step_mixture
+from .length_error import length_basis, length_error
 from .watched_rounds import WatchedRounds, enough_rounds, watch_rounds
+
+# The Pareto front of speed against bias: the speed-up that a bias budget would buy.
+
+# Points that differ by less than this in bias are one to a reader; the faster is shown.
+_GRAIN = 0.03
+
+
+def pareto_front(search: Search, chosen: Cycle, holdout: Holdout) -> tuple[FrontPoint, ...]:
+    """Schedules that keep all limits but the bias budget and that none beats in both cost and bias, least biased first.
+
+    The chosen schedule is always among them, with its predicted figures. Those of the others are scaled by the chosen
+    schedule's prediction over its cost on the rounds that the choice was made on, which had the same draws for all.
+    They may be of a few rounds only (`rounds`), so they are about right.
+    """
+    size = search.limits.group_size
+    level = holdout.cycle.seconds_per_sample(size) / chosen.seconds_per_sample(size)
+    limits = dataclasses.replace(search.limits, bias_budget=math.inf)
+
+    def bias(cycle: Cycle) -> float:
+        return abs(1.0 - cycle.length_ratio(limits))
+
+    best: dict[int, Cycle] = {}
+    for cycle in search.cycles():
+        if cycle.violations(limits):
+            continue
+        bin_number = round(bias(cycle) / _GRAIN)
+        rival = best.get(bin_number)
+        if rival is None or (cycle.cost(limits), cycle.name) < (rival.cost(limits), rival.name):
+            best[bin_number] = cycle
+    best[round(bias(chosen) / _GRAIN)] = chosen
+    points: list[Cycle] = []
+    for _, cycle in sorted(best.items()):
+        if cycle is chosen or not points or cycle.cost(limits) < min(p.cost(limits) for p in points):
+            points.append(cycle)
+    return tuple(
+        FrontPoint(
+            mode=cycle.short.deferral.mode,
+            seconds_per_sample=level * cycle.seconds_per_sample(size),
+            usd_per_1k_samples=1000 * level * cycle.usd_per_sample(limits),
+            length_ratio=(
+                holdout.search.measured_ratio(holdout.cycle)[0] if cycle is chosen else cycle.length_ratio(limits)
+            ),
+            rounds=cycle.short.rounds,
+            chosen=cycle is chosen,
+        )
+        for cycle in points
+    )
+
 
 LEAST_PART = 1e-5
 """A source of error that moves the seconds by a smaller share is not written."""

@@ -19,22 +19,19 @@ from ...plans.schema.predicted import Predicted
 from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import TimeoutSpec
 from ..choose.candidate_search import ON_REQUEST, Search, is_plain
+from ..choose.candidates.candidate_rounds import over_issue
+from ..choose.candidates.reward_choices import fixed_workers
 from ..choose.candidates.round_kinds import ShortKey
-from ..choose.candidates.short_rounds import over_issue
 from ..choose.cycle_cost import Column, Cycle, make_cycle
-from ..choose.plain_baseline import baseline_text
-from ..choose.rewards.reward_choices import fixed_workers
-from ..choose.schedule_choice import Decided
+from ..choose.holdout_rounds import Holdout, ScheduledRounds, scheduled_rounds
+from ..choose.schedule_choice import Decided, baseline_text
 from ..choose.ties import least_gain, simplicity
-from ..choose.ways_between import placement_text
 from ..costs.colocation import TurnsTake, turns_text
 from ..costs.decode_costs import engines_of
 from ..costs.reward_costs import RewardCost, further_costs
 from ..costs.round_costs import with_judge
 from ..simulate.columns.round_log import mean
-from .decisions import Text, Value, decisions
-from .holdout_rounds import Holdout
-from .scheduled_rounds import ScheduledRounds, scheduled_rounds
+from .decisions import Text, Value, decisions, placement_text
 
 
 def explain(

@@ -20,7 +20,7 @@ from typing import Any
 
 import pulp
 
-from ..highs import minimise
+from ..choose.highs import minimise
 from .choose.group_columns import GroupColumn
 from .choose.group_nodes import depart_in_place, resident
 from .choose.group_search import GroupSearch, choose

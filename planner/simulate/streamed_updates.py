@@ -20,7 +20,7 @@ from ..costs.update_costs import TrainCost
 
 
 @dataclass(frozen=True, slots=True)
-class Streamed:
+class StreamedWork:
     """Work that trainers begin before the round's end: groups, tokens, samples, seconds of work; the accelerators that
     did it; seconds from the round's end until they are done with it."""
 
@@ -50,7 +50,7 @@ class Window:
     groups: tuple[tuple[float, int, int, int], ...]
     staying: int
 
-    def streamed(self, train: TrainCost) -> Streamed:
+    def streamed(self, train: TrainCost) -> StreamedWork:
         """The groups that are trained in the window by `train`, of which whole replicas on free devices take part."""
         layout = train.layout
         replicas = free_replicas(range(layout.accelerators), layout.replica, range(self.staying))
@@ -90,7 +90,7 @@ def streamed(
     groups: Sequence[tuple[float, int, int, int]],
     train: TrainCost,
     replicas: int,
-) -> Streamed:
+) -> StreamedWork:
     """The groups trained between `freed_s` (None: nothing was freed) and `end_s`.
 
     Args:
@@ -98,7 +98,7 @@ def streamed(
         replicas: of the trainer, that take part.
     """
     if freed_s is None or not replicas:
-        return Streamed()
+        return StreamedWork()
     ready = sorted(groups)
     queue = GroupQueue(train.layout.micro_batch_tokens * replicas)
     queue.begin()
@@ -119,10 +119,10 @@ def streamed(
         clock, busy_s, taken = clock + seconds, busy_s + seconds, taken + len(chosen)
         tokens, squares, samples = tokens + work[0], squares + work[1], samples + work[2]
     late_s = clock - end_s if taken and clock < math.inf else 0.0
-    return Streamed(taken, tokens, squares, samples, busy_s, replicas * train.layout.replica, max(late_s, 0.0))
+    return StreamedWork(taken, tokens, squares, samples, busy_s, replicas * train.layout.replica, max(late_s, 0.0))
 
 
-def exposed_update_s(train: TrainCost, tokens: int, squared_tokens: int, samples: int, done: Streamed) -> float:
+def exposed_update_s(train: TrainCost, tokens: int, squared_tokens: int, samples: int, done: StreamedWork) -> float:
     """Seconds of the update after the round's end, where `done` of its tokens were begun before."""
     rest = tokens - done.tokens, squared_tokens - done.squared_tokens, samples - done.samples
     return done.late_s + train.update_s(*rest)

@@ -25,6 +25,7 @@ from dataclasses import replace
 
 from ...plans.yaml.errors import InputError
 from ...profiles.length_trace import LengthRow, LengthTrace
+from ...rounds.round_spec import UNBIASED
 from ...traces.trace_events import Sample
 from ..lengths.draws import Draws
 from ..lengths.length_model import fit_lengths
@@ -79,7 +80,7 @@ def _mean_tokens(trace: LengthTrace, cap: int) -> float:
 
 def _whole_groups(run: ExecutedRun) -> LengthTrace | None:
     mode = run.plan.job.bias.mode
-    if mode not in ("sync", "exact", "predict"):
+    if mode not in UNBIASED:
         return None
     rows: list[LengthRow] = []
     long_groups: list[list[LengthRow]] = []

@@ -32,8 +32,8 @@ from ..choose.candidate_search import PASSES, Pass, Progress
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel, fit_lengths
 from ..plan_gain import SEEDS, plan_gain, simulated_seconds
+from ..search_inputs import SolveOptions
 from ..solve import solve
-from ..solve_options import SolveOptions
 from ..what_if import Documents
 from .executed_run import ExecutedRun, Replayed
 from .phase_attribution import PhaseCauses, phases

@@ -153,10 +153,6 @@ MAX_USD_PER_NODE_HOUR = 1e6
 Price = Annotated[float, Field(ge=0, le=MAX_USD_PER_NODE_HOUR)]
 """USD per node (or GPU) and hour; the upper bound keeps the solver's numbers in range."""
 
-Mode = Literal["sync", "race", "defer", "exact", "predict"]
-"""`sync`: plain rounds; `race`: first finished win; `defer`: whole prompts put off; `exact`: cutoff, unbiased;
-`predict`: prompts whose earlier lengths were long get rounds of their own, unbiased."""
-
 Recompute = Literal["none", "selective", "full"]
 """Which activations are computed again in the backward pass instead of kept."""
 

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from .base import Count, Mode, Name, NonNegative, Strict, cross_error, is_false, is_none
+from ...rounds.round_spec import Mode
+from .base import Count, Name, NonNegative, Strict, cross_error, is_false, is_none
 from .planned_job import PlannedJob
 from .predicted import Predicted
 from .reward_spec import RewardAudit

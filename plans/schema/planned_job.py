@@ -6,13 +6,12 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from ...rounds.round_spec import RoundSpec
+from ...rounds.round_spec import Mode, RoundSpec
 from ...rounds.timeouts import TimeoutSpec
 from .base import (
     MOST_PROMPTS_PER_STEP,
     MOST_SAMPLES_PER_STEP,
     Count,
-    Mode,
     Name,
     Strict,
     cross_error,

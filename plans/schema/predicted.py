@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Count, Mode, Name, NonNegative, Positive, Strict, is_empty, is_none, is_zero
+from ...rounds.round_spec import Mode
+from .base import Count, Name, NonNegative, Positive, Strict, is_empty, is_none, is_zero
 from .length_evidence import LengthBasis, LengthDrift
 from .predicted_limit import HardwareLimit
 

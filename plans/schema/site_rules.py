@@ -14,8 +14,9 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from ...rounds.round_spec import Mode
 from ..yaml.yaml_doc import Document
-from .base import Mode, Name, NonNegative, Positive, Strict, cross_error
+from .base import Name, NonNegative, Positive, Strict, cross_error
 from .plan import Provenance
 
 SITE_RULES_NAME = "rlplan.policy.yaml"

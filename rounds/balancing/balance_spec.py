@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 
 class BalanceSpec(Protocol):
-    """What a plan says of a round whose samples are balanced by history (`RoundBalance` of plans/schema/sections)."""
+    """What a plan says of a round whose samples are balanced by history (`RoundBalance` of plans/schema)."""
 
     @property
     def kv_capacity_tokens(self) -> int:

@@ -42,7 +42,7 @@ def shared_tokens(prompt_tokens: int, block_tokens: int) -> int:
 
 
 class PrefixSharing(Protocol):
-    """The worth of keeping a prompt's samples on one engine (`RoundPrefix` of plans/schema/sections/levers.py)."""
+    """The worth of keeping a prompt's samples on one engine (`RoundPrefix` of plans/schema/levers.py)."""
 
     def lead(self, prompt_tokens: int) -> float:
         """Samples by which an engine that holds a prompt of so many tokens may be ahead and still get the next one."""

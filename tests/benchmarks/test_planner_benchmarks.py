@@ -20,16 +20,15 @@ from rlplan.benchmarks.decode_fit import AXES, axis_values
 from rlplan.benchmarks.headlines.solved import MODELS, JobKind, Outcome, figures_of, job_kinds, outcome_of
 from rlplan.benchmarks.length_model_error import Rule, drift_factor, fit_history, groups_of, observed
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.choose.candidates.candidate_space import MODES
 from rlplan.planner.lengths.length_fit import fit_drift
-from rlplan.planner.search_inputs import prepare
+from rlplan.planner.search_inputs import SolveOptions, prepare
 from rlplan.planner.simulate.columns.composed_columns import ComposedLog
 from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw
 from rlplan.profiles.length_tables import table_names
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
+from rlplan.rounds.round_spec import MODES
 from rlplan.tools.served_fit import COLUMNS, Group, Served, seconds_per_token, sheet_of
 
 from ..planner.lengths.test_length_drift import checkpoints, trace_of

@@ -12,12 +12,11 @@ import pytest
 from rlplan.planner import plan_gain
 from rlplan.planner.choose import candidate_search, prefix_placement
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.choose.candidates import cutoffs, short_rounds
-from rlplan.planner.choose.rewards import judge_places
+from rlplan.planner.choose.candidates import candidate_rounds, reward_choices
 from rlplan.planner.explain import length_error
 from rlplan.planner.refresh import refresh
+from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.simulate.columns import column_setting, whole_columns
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.planner.tune.tune import tune
 
 from ..planner.solutions import known_apart
@@ -26,11 +25,11 @@ FEW = (Pass(2, 1, math.inf), Pass(8, 4, 0.05))
 
 CONSTANTS = {
     candidate_search: {"FINER": {}},
-    cutoffs: {"CUTOFF_LEVELS": (0.5, 0.8)},
-    short_rounds: {
-        "ROW_DEVIATIONS": (1.5,), "PROMPT_FACTORS": (1.25,), "SAMPLE_FACTORS": (1.0, 1.5), "LONG_SHARES": (0.2,),
+    candidate_rounds: {
+        "CUTOFF_LEVELS": (0.5, 0.8), "ROW_DEVIATIONS": (1.5,), "PROMPT_FACTORS": (1.25,), "SAMPLE_FACTORS": (1.0, 1.5),
+        "LONG_SHARES": (0.2,),
     },
-    judge_places: {"MOST_COPIES": 1},
+    reward_choices: {"MOST_COPIES": 1},
     whole_columns: {"FEED": 48},
     column_setting: {"FEED": 48},
     length_error: {"TRACES": 2, "MOST": 2, "FEWEST": 2},

@@ -89,8 +89,8 @@ RUN_ROW = {
 @pytest.mark.parametrize(
     ("trace", "said"),
     [
-        (json.dumps(RUN_ROW | {"reward": "good"}), "reward of a sample is 'good', which is no number"),
-        (json.dumps(RUN_ROW | {"tokens": 99_999_999_999}), "tokens of a sample is 99999999999, and at most 10000000"),
+        (json.dumps(RUN_ROW | {"reward": "good"}), "reward of a sample is 'good': expected float | null, got str"),
+        (json.dumps(RUN_ROW | {"tokens": 99_999_999_999}), "tokens of a sample is 99999999999: expected int"),
         (json.dumps(RUN_ROW | {"draw": 10**12}), "draw of a sample is 1000000000000"),
         ("[" * 200_000, "not a trace event"),
         (None, "pipe"),

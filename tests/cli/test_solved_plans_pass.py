@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.check.checker import Checker
+from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.check.plan_check import model_of_plan
 from rlplan.plans.facts.executable import unsupported
 from rlplan.plans.schema.cluster import Cluster, load_cluster

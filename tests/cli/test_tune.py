@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.planner.choose.candidates import short_rounds
+from rlplan.planner.choose.candidates import candidate_rounds as short_rounds
 from rlplan.planner.lengths.table_lengths import named_lengths
 from rlplan.planner.simulate.columns import column_setting, whole_columns
 from rlplan.planner.tune.executed_run import load_executed

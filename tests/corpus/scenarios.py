@@ -316,9 +316,9 @@ def _runs() -> list[Scenario]:
             run = folder / "run"
             run.mkdir()
             for home in (folder, run):
-                shutil.copy(HERE / "runs" / mode / "plan.yaml", home)
+                shutil.copy(HERE / "recorded" / mode / "plan.yaml", home)
             trace = run / "trace.jsonl"
-            trace.write_bytes(gzip.decompress((HERE / "runs" / mode / "trace.jsonl.gz").read_bytes()))
+            trace.write_bytes(gzip.decompress((HERE / "recorded" / mode / "trace.jsonl.gz").read_bytes()))
             os.utime(trace, (1.7e9, 1.7e9))
 
         return prepare

@@ -12,8 +12,8 @@ import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.explain import length_error
+from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import Solved, solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.profiles.length_trace import LengthTrace

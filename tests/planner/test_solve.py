@@ -14,11 +14,11 @@ import pytest
 from benchmarks.copula_trace import copula_lengths
 from rlplan.planner.choose.candidate_search import Pass, is_plain
 from rlplan.planner.choose.cycle_cost import length_ratio
-from rlplan.planner.choose.plain_baseline import baseline_of, baseline_text, keeps_slo
-from rlplan.planner.explain.nodes_front import nodes_front
+from rlplan.planner.choose.schedule_choice import baseline_of, baseline_text, keeps_slo
+from rlplan.planner.nodes_front import nodes_front
+from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import Solved, solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.check.plan_fit import misfits
 from rlplan.plans.facts.model_shape import ModelShape
 from rlplan.plans.facts.plan_text import cut_text

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from rlplan.planner.choose.cost_error import MEAN_OVER_DEVIATION, rollout_error
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.update_costs import train_cost_in, train_costs
-from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, rollout_error
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.schema.cluster import Pool
 from rlplan.plans.schema.levers import EngineLayout

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
+from rlplan.planner.choose.cost_error import rollout_error, update_error
 from rlplan.planner.costs.update_costs import train_cost_in
-from rlplan.planner.explain.cost_error import rollout_error, update_error
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.schema.job import JobPaths, load_job
 from rlplan.plans.schema.levers import EngineLayout

@@ -15,8 +15,8 @@ from ...costs.decode_costs import DecodeCost, engines_of, layout_cost
 from ...costs.draft_costs import beside_judge
 from ...costs.memory_table import JobMemory, engines_on_host
 from ...costs.round_costs import judge_factors
-from ..rewards.judge_places import no_room_for_judge
 from .pool_choice import ChosenPools
+from .reward_choices import no_room_for_judge
 
 EVERY_COUNT = 16
 """Numbers of nodes up to which each is a candidate of its own."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ....plans.schema.base import Mode
 from ....plans.schema.levers import EngineLayout
-from ....rounds.round_spec import QueueRule
+from ....rounds.round_spec import Mode, QueueRule
 
 
 def is_plain_key(key: ShortKey | LongKey) -> bool:

@@ -18,7 +18,7 @@ import pulp
 from numpy.typing import NDArray
 
 from ....plans.yaml.errors import Infeasible
-from ...highs import Minimum, minimise
+from ...choose.highs import Minimum, minimise
 from ..inputs.group_model import Group, GroupJob, NodeTypes, Rules, node_limits, nodes_short
 from .group_columns import FULL, GroupColumn, fluid_bound, placed_solo, placements_within, unit_shares
 from .group_nodes import placed_in_turn, resident, solo_group

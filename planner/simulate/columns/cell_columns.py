@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....plans.schema.levers import EngineLayout
-from ...choose.candidates.prompt_supply import accepted_share
+from ...choose.candidates.candidate_rounds import accepted_share
 from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...lengths.draws import Numbers, prompt_name
 from ..round_arrays import RoundDraws, SimulatedRound

@@ -17,12 +17,11 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ....plans.schema.base import Mode
-from ....plans.schema.levers import EngineLayout, RoundHandOver, RoundTail
+from ....plans.schema.levers import EngineLayout, RoundBalance, RoundHandOver, RoundTail
 from ....plans.schema.predicted import StepNoise
 from ....rounds.balancing.length_estimates import Recorded
 from ....rounds.machines.exact import MAX_DRAWS, most_draws_at_once
-from ...choose.candidates.balance_numbers import balance_of
+from ....rounds.round_spec import Mode
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
 from ...costs.decode_costs import ChangeCost, DecodeCost, least_kv_tokens
 from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
@@ -33,6 +32,28 @@ from ...lengths.length_model import LengthModel
 from ..reference_round import Observe
 from .queue_rounds import QueueStates
 from .step_noise import SILENT
+
+# The numbers by which a plan balances a round's samples by history (rounds/balancing/), from a layout's costs.
+
+DIGITS = 4
+
+
+def balance_of(cost: DecodeCost) -> RoundBalance:
+    """The numbers of rounds on a layout. Where its decode steps bend with the batch, the line through their ends."""
+    b = (cost.base_s(cost.max_sequences) - cost.base_s(1)) / max(cost.max_sequences - 1, 1)
+    return RoundBalance(
+        by="history",
+        step_s=_rounded(max(cost.base_s(1) - b, 1e-9)),
+        step_s_per_sequence=_rounded(b),
+        step_s_per_kv_token=_rounded(cost.kv_s(1)),
+        kv_capacity_tokens=cost.kv_capacity_tokens,
+    )
+
+
+def _rounded(value: float) -> float:
+    """To as many digits as costs are known to, so that plans are easy to read."""
+    return float(f"{value:.{DIGITS}g}")
+
 
 KV_MARGIN = 1.25
 """Times what an engine's samples are seen to hold at once that it has room for. What they hold is random, and the

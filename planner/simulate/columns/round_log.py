@@ -15,7 +15,7 @@ from ...choose.candidates.round_kinds import LongKey
 from ...costs.decode_costs import DecodeCost
 from ...costs.update_costs import TrainCost
 from ..round_arrays import FATES, RoundDraws, SimulatedRound
-from ..streamed_updates import Streamed, Window, exposed_update_s
+from ..streamed_updates import StreamedWork, Window, exposed_update_s
 
 
 @dataclass
@@ -42,7 +42,7 @@ class RoundLog:
     preemptions: int = 0
     windows: list[Window] = field(default_factory=list)  # for each round, where engines are to be handed over
     cost: DecodeCost | None = None
-    _streamed: dict[TrainCost, list[Streamed]] = field(default_factory=dict, repr=False, compare=False)
+    _streamed: dict[TrainCost, list[StreamedWork]] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.rollout_s)

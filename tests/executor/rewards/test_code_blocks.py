@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rlplan.executor.rewards.kinds.code_reward import solution_of
+from rlplan.executor.rewards.kinds.code_blocks import solution_of
 
 ADD = "def add(a, b):\n    return a + b\n"
 WRONG = "def add(a, b):\n    return 0\n"

@@ -13,7 +13,7 @@ pytest.importorskip("ray")
 from rlplan.executor.rewards.charges import RewardResult
 from rlplan.executor.rewards.kinds.length_reward import beyond_target, overlong
 from rlplan.executor.rollout import reward_sum
-from rlplan.executor.rollout.reward_sum import PartScore, PoolSize, RewardPart, RewardSum
+from rlplan.executor.rollout.reward_sum import PartScore, PoolSize, RewardSum, ScoredPart
 from rlplan.executor.rollout.round_samples import RolloutSample
 from rlplan.executor.rollout.round_scoring import HOPELESS_FAILURES, ScoringHealth, Unscored, unscored
 from rlplan.plans.schema.job import Job
@@ -59,7 +59,7 @@ def summing(body):
         code, shape = Asked(), Asked()
         length = partial(beyond_target, target_tokens=10, per_token=0.01)
         parts = [
-            RewardPart("code", 1.0, code), RewardPart("shape", 0.1, shape), RewardPart("length", 0.5, of_length=length),
+            ScoredPart("code", 1.0, code), ScoredPart("shape", 0.1, shape), ScoredPart("length", 0.5, of_length=length),
         ]  # fmt: skip
         return await body(RewardSum(parts), code, shape)
 
@@ -144,7 +144,7 @@ def test_a_pool_without_workers_fails_the_sample_and_leaves_no_part_behind():
 
 def test_a_reward_of_lengths_alone_is_known_with_the_sample():
     async def body():
-        reward = RewardSum([RewardPart("length", of_length=float)])
+        reward = RewardSum([ScoredPart("length", of_length=float)])
         return reward.score("a", "p", "r", None, 7).result().result.reward
 
     assert asyncio.run(body()) == 7.0

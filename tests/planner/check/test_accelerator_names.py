@@ -4,8 +4,7 @@ import pytest
 
 from rlplan.planner.check.accelerator_rules import unknown_notes, unlike_names
 from rlplan.planner.choose.candidates.engine_layouts import feasible_layouts
-from rlplan.planner.choose.candidates.job_limits import Unplannable, must_be_a_pool
-from rlplan.planner.choose.candidates.pool_choice import choose_pools
+from rlplan.planner.choose.candidates.pool_choice import Unplannable, choose_pools, must_be_a_pool
 from rlplan.plans.facts.model_shape import ModelShape
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.library import library_profile

@@ -12,19 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlplan.planner.choose.candidates.candidate_space import MODES, Space, enumerate_space
-from rlplan.planner.choose.candidates.cutoffs import cutoffs_between
+from rlplan.planner.choose.candidates.candidate_rounds import accepted_share, cutoffs_between, over_issue
+from rlplan.planner.choose.candidates.candidate_space import Space, enumerate_space
 from rlplan.planner.choose.candidates.engine_layouts import node_counts
-from rlplan.planner.choose.candidates.job_limits import Unplannable
-from rlplan.planner.choose.candidates.prompt_supply import accepted_share
-from rlplan.planner.choose.candidates.short_rounds import over_issue
+from rlplan.planner.choose.candidates.pool_choice import Unplannable
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_trace import LengthTrace
 from rlplan.profiles.library import library_profile
-from rlplan.rounds.round_spec import prompts_wanted
+from rlplan.rounds.round_spec import MODES, prompts_wanted
 
 from ...golden import same_as_golden
 from ..conftest import CAP, heavy_trace, laptop, rollout, small_job, small_profile

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from rlplan.planner.choose.candidates.job_limits import Unplannable
-from rlplan.planner.choose.rewards.judge_places import judge_places
-from rlplan.planner.choose.rewards.reward_choices import room_for_workers, safe_timeout, worker_counts
+from rlplan.planner.choose.candidates.pool_choice import Unplannable
+from rlplan.planner.choose.candidates.reward_choices import judge_places, room_for_workers, safe_timeout, worker_counts
+from rlplan.planner.choose.cycle_cost import all_cycles
 from rlplan.planner.choose.round_program import solve_program
 from rlplan.planner.choose.schedule_choice import finalists_of
-from rlplan.planner.choose.schedules import all_cycles
 from rlplan.planner.costs.reward_costs import RewardCost, slower_of, slowest_of
 from rlplan.planner.costs.round_costs import judge_factors
 from rlplan.planner.refresh import refresh

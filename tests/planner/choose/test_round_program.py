@@ -10,10 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey, column_name
-from rlplan.planner.choose.cycle_cost import Column, Cycle
+from rlplan.planner.choose.cycle_cost import Column, Cycle, all_cycles
 from rlplan.planner.choose.plan_limits import Limits, TrainPool
 from rlplan.planner.choose.round_program import solve_program
-from rlplan.planner.choose.schedules import all_cycles
 from rlplan.planner.costs.memory_table import HostShare
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible

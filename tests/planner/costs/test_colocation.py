@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from rlplan.executor.weight_sync import BUCKET_BYTES
+from rlplan.planner.choose import cost_error
 from rlplan.planner.costs import colocation, memory_table
 from rlplan.planner.costs.colocation import (
     MAP_BYTES_PER_S,
@@ -18,7 +19,6 @@ from rlplan.planner.costs.decode_costs import decode_cost, engines_of, layout_co
 from rlplan.planner.costs.job_pools import JobPools, NodesTaken, job_pools
 from rlplan.planner.costs.memory_table import Engines, JobMemory
 from rlplan.planner.costs.update_costs import train_cost, train_cost_in
-from rlplan.planner.explain import cost_error
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.hardware import GPUS

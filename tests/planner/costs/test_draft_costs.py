@@ -7,7 +7,7 @@ import pytest
 
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.draft_costs import (
-    Drafts,
+    PlannedDrafts,
     affordable,
     beside_judge,
     draft_laws,
@@ -48,7 +48,7 @@ NEVER = dataclasses.replace(geometric(3, 0.0), step_s=0.001)
 
 def test_drafts_pay_below_the_knee_only() -> None:
     most = worthwhile(KNEE, LAW, 3)
-    fast = drafted(KNEE, Drafts(3, most, LAW, LAW))
+    fast = drafted(KNEE, PlannedDrafts(3, most, LAW, LAW))
     assert 16 <= most < 64
     assert fast.base_s(1) == pytest.approx(0.010 / LAW.emitted(3, 1))
     assert all(fast.base_s(count) <= KNEE.base_s(count) for count in range(1, 257))
@@ -62,7 +62,7 @@ def test_drafts_pay_below_the_knee_only() -> None:
 @pytest.mark.parametrize(("tokens", "up_to"), [(1, 80), (3, 1), (6, 40)])
 def test_no_batch_is_slower_by_drafts(acceptance: float, step_s: float, per_sequence_s, tokens, up_to: int) -> None:
     law = dataclasses.replace(geometric(tokens, acceptance), step_s=step_s, step_s_per_sequence=per_sequence_s)
-    fast = drafted(KNEE, Drafts(tokens, up_to, law, law))
+    fast = drafted(KNEE, PlannedDrafts(tokens, up_to, law, law))
     for count in range(1, 100):
         assert fast.base_s(count) <= KNEE.base_s(count) and fast.kv_s(count) <= KNEE.c
     assert fast.base_s(up_to + 1) == KNEE.base_s(up_to + 1) and fast.kv_s(up_to + 1) == KNEE.c
@@ -90,7 +90,7 @@ def test_a_tail_is_faster_by_what_a_step_emits(reference: bool) -> None:
 
 def test_a_step_verifies_what_is_drafted_and_not_what_might_be() -> None:
     line = dataclasses.replace(KNEE, a=0.01, b=0.001, curve=())
-    fast = drafted(line, Drafts(2, 8, MEASURED.law(), MEASURED.law(first_epoch=True)))
+    fast = drafted(line, PlannedDrafts(2, 8, MEASURED.law(), MEASURED.law(first_epoch=True)))
     factor = 1.1 - 0.3 * 3 / 23  # of four samples
     verified, emitted = 1 + factor * 1.6, 1 + factor * 1.0
     step_s = 0.01 + 0.001 * 4 * verified + 0.001 + 4e-5
@@ -98,7 +98,7 @@ def test_a_step_verifies_what_is_drafted_and_not_what_might_be() -> None:
 
 
 def test_the_first_epoch_drafts_by_its_own_law() -> None:
-    fast = drafted(KNEE, Drafts(3, 16, MEASURED.law(), MEASURED.law(first_epoch=True)))
+    fast = drafted(KNEE, PlannedDrafts(3, 16, MEASURED.law(), MEASURED.law(first_epoch=True)))
     assert KNEE.base_s(4) > first_epoch_cost(fast).base_s(4) > fast.base_s(4)
     assert first_epoch_cost(fast).up_to_sequences == 16 and first_epoch_cost(KNEE) is KNEE
 
@@ -138,7 +138,7 @@ def test_acceptance_is_assumed_by_the_job_or_measured_or_lacks() -> None:
         draft_laws(MEASURED, None, 4)
     for tokens in (0, 4):
         with pytest.raises(ValueError, match="1 to 3"):
-            Drafts(tokens, 8, LAW, LAW)
+            PlannedDrafts(tokens, 8, LAW, LAW)
 
 
 def test_measured_drafts_are_considered_unless_the_job_says_otherwise() -> None:

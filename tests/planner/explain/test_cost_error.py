@@ -7,10 +7,10 @@ import math
 import pytest
 
 from rlplan.planner.choose.candidates.round_kinds import ShortKey
+from rlplan.planner.choose.cost_error import rollout_error, step_error, update_error
+from rlplan.planner.choose.holdout_rounds import ScheduledRounds
 from rlplan.planner.costs.update_costs import train_cost
 from rlplan.planner.explain.assumed_effects import AssumedEffects, AssumedOutcome, Effect, assumed_why
-from rlplan.planner.explain.cost_error import rollout_error, step_error, update_error
-from rlplan.planner.explain.scheduled_rounds import ScheduledRounds
 from rlplan.planner.lengths.table_lengths import TableTrace
 from rlplan.planner.simulate.columns.round_log import RoundLog
 from rlplan.plans.schema.levers import EngineLayout

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.planner.what_if import load_documents
 from rlplan.plans.diff.job_diff import diff_jobs
 from rlplan.plans.diff.job_report import job_verdict

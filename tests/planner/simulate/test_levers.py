@@ -6,17 +6,16 @@ import math
 import pytest
 
 from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.choose.candidates.candidate_space import feasible_train
 from rlplan.planner.choose.candidates.round_kinds import LongKey, column_name
-from rlplan.planner.choose.candidates.update_layouts import feasible_train
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.update_costs import TrainCost, train_costs
 from rlplan.planner.lengths.table_lengths import named_lengths
-from rlplan.planner.search_inputs import prepare
+from rlplan.planner.search_inputs import SolveOptions, prepare
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.streamed_updates import Window, exposed_update_s
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.phrases.sentences import levers_of
 from rlplan.plans.schema.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError

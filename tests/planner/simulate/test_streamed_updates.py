@@ -10,7 +10,7 @@ from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.costs.update_costs import TrainCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RoundDraws, SimulatedRound
-from rlplan.planner.simulate.streamed_updates import Streamed, Window, exposed_update_s, streamed
+from rlplan.planner.simulate.streamed_updates import StreamedWork, Window, exposed_update_s, streamed
 from rlplan.plans.schema.levers import EngineLayout, RoundHandOver, UpdateLayout
 from rlplan.rounds.round_spec import RoundKind
 
@@ -62,13 +62,13 @@ WAITING = [(0.0, 10, 0, 1)] * 4
     ("freed_s", "end_s", "groups", "cost", "replicas", "expected"),
     [
         # One of two replicas: 2 s for the first from 2 s on, 4 s for the second, 6 s for the third from 9 s on.
-        (2.0, 9.0, UNSORTED, TWO, 1, Streamed(2, 30, 0, 2, 6.0, 1)),
-        (2.0, 15.0, UNSORTED, TWO, 1, Streamed(3, 60, 0, 3, 12.0, 1)),
-        (None, 15.0, UNSORTED, TWO, 1, Streamed()),
-        (2.0, 15.0, UNSORTED, TWO, 0, Streamed()),
+        (2.0, 9.0, UNSORTED, TWO, 1, StreamedWork(2, 30, 0, 2, 6.0, 1)),
+        (2.0, 15.0, UNSORTED, TWO, 1, StreamedWork(3, 60, 0, 3, 12.0, 1)),
+        (None, 15.0, UNSORTED, TWO, 1, StreamedWork()),
+        (2.0, 15.0, UNSORTED, TWO, 0, StreamedWork()),
         # Portions of 30 tokens, of the micro-batches: three groups, and the fourth after them.
-        (1.0, 3.9, WAITING, SMALL, 1, Streamed(3, 30, 0, 3, 3.0, 1, pytest.approx(0.1))),
-        (1.0, 4.1, WAITING, SMALL, 1, Streamed(4, 40, 0, 4, 4.0, 1, pytest.approx(0.9))),
+        (1.0, 3.9, WAITING, SMALL, 1, StreamedWork(3, 30, 0, 3, 3.0, 1, pytest.approx(0.1))),
+        (1.0, 4.1, WAITING, SMALL, 1, StreamedWork(4, 40, 0, 4, 4.0, 1, pytest.approx(0.9))),
     ],
 )
 def test_groups_are_trained_in_portions_as_they_become_ready(freed_s, end_s, groups, cost, replicas, expected) -> None:
@@ -82,8 +82,8 @@ def test_the_update_waits_for_groups_in_training_at_the_rounds_end() -> None:
 
 
 def test_what_was_trained_early_is_not_exposed_but_the_optimizer_is() -> None:
-    assert exposed_update_s(TRAIN, 60, 0, 3, Streamed(2, 30, 0, 2, 6.0)) == pytest.approx(1.0 + 3.0)
-    assert exposed_update_s(TRAIN, 60, 0, 3, Streamed()) == pytest.approx(1.0 + 6.0)
+    assert exposed_update_s(TRAIN, 60, 0, 3, StreamedWork(2, 30, 0, 2, 6.0)) == pytest.approx(1.0 + 3.0)
+    assert exposed_update_s(TRAIN, 60, 0, 3, StreamedWork()) == pytest.approx(1.0 + 6.0)
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_only_whole_replicas_on_free_accelerators_train_early(sizes, busy_s: flo
     window = Window(2.0, 100.0, ((1.0, 10, 0, 0),), staying=4)
     assert window.streamed(train(**sizes)).busy_s == pytest.approx(busy_s)
     assert dataclasses.replace(window, staying=0).streamed(TRAIN).busy_s == pytest.approx(1.0)
-    assert dataclasses.replace(window, freed_s=None).streamed(TRAIN) == Streamed()
+    assert dataclasses.replace(window, freed_s=None).streamed(TRAIN) == StreamedWork()

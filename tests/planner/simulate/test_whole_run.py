@@ -7,20 +7,20 @@ from functools import partial
 
 import pytest
 
-from rlplan.planner.choose.candidates.long_rounds import queue_rule
+from rlplan.planner.choose.candidates.candidate_rounds import queue_rule
 from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
+from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.columns.whole_columns import Setting
 from rlplan.planner.simulate.run_summary import BusyMeter
 from rlplan.planner.simulate.run_timeline import Timeline
 from rlplan.planner.simulate.whole_run import simulate_plan, simulate_run
 from rlplan.planner.solve import solve
-from rlplan.planner.solve_options import SolveOptions
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.rounds.round_spec import QueueRule, RoundSpec

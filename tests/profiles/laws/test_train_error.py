@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from rlplan.planner.choose.cost_error import MEAN_OVER_DEVIATION, update_error
 from rlplan.planner.costs.colocation import state_moves_s
 from rlplan.planner.costs.update_costs import train_cost_in
-from rlplan.planner.explain.cost_error import MEAN_OVER_DEVIATION, update_error
 from rlplan.profiles.laws.train_error import (
     IMBALANCE_ERROR,
     PARALLEL_FACTOR,

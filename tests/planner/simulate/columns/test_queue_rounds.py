@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
-from rlplan.planner.choose.candidates.long_rounds import queue_rule
+from rlplan.planner.choose.candidates.candidate_rounds import queue_rule
 from rlplan.planner.choose.candidates.round_kinds import LongKey
 from rlplan.planner.explain.watched_rounds import watch_rounds
 from rlplan.planner.simulate.columns.cell_columns import long_column

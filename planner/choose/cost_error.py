@@ -47,7 +47,7 @@ from ..costs.colocation import LINK_ERROR
 from ..costs.decode_costs import checks_of, entry_of
 from ..costs.update_costs import TrainCost
 from ..simulate.columns.round_log import mean
-from .scheduled_rounds import ScheduledRounds
+from .holdout_rounds import ScheduledRounds
 
 MIDDLE_OCTAVE = 4.0
 """Sequences on an engine, as a power of two, at which a decode curve's error is that of its level alone."""

@@ -7,19 +7,18 @@ import itertools
 import warnings
 from collections.abc import Iterator, Mapping
 
-from ...plans.phrases.sentences import PHASE_NAMES
-from ...plans.schema.base import Mode
-from ...plans.schema.cluster import Cluster
-from ...plans.schema.job import Job
-from ...plans.yaml.errors import Infeasible
-from ...profiles.length_trace import LengthTrace
-from ...profiles.profile_schema import Profile
-from ..choose.candidate_search import PASSES, Progress, Search
-from ..choose.candidates.engine_layouts import node_counts
-from ..choose.candidates.pool_choice import choose_pools, engine_pools
-from ..choose.cycle_cost import Cycle
-from ..search_inputs import prepare
-from ..solve_options import SolveOptions
+from ..plans.phrases.sentences import PHASE_NAMES
+from ..plans.schema.cluster import Cluster
+from ..plans.schema.job import Job
+from ..plans.yaml.errors import Infeasible
+from ..profiles.length_trace import LengthTrace
+from ..profiles.profile_schema import Profile
+from ..rounds.round_spec import Mode
+from .choose.candidate_search import PASSES, Progress, Search
+from .choose.candidates.engine_layouts import node_counts
+from .choose.candidates.pool_choice import choose_pools, engine_pools
+from .choose.cycle_cost import Cycle
+from .search_inputs import SolveOptions, prepare
 
 ROUNDS = PASSES[2]
 """Rounds of a point's schedule, enough to compare points: their draws are the same."""
