@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +31,8 @@ from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.hardware import gpu_of
 from rlplan.profiles.laws.decode_law import DecodeLaw
 from rlplan.tools.served_fit import Group, Served, ServedFit, fit_served, read_served, seconds_per_token, sheet_of
+
+from .entry import tell
 
 LEAST_POINTS = 12
 AXES = ("batch", "tp", "context")
@@ -171,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(f"decode_fit: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(result) if options.json else text(result))
+    tell(result, options.json, text)
     return 0
 
 
