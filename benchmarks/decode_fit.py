@@ -8,7 +8,7 @@ absolute relative error of time per output token. A value can be left out only i
 median over those groups; the worst group and its error are printed beside it. `calibration` is the share of left-out
 points inside the predicted 90 % band, so that the stated uncertainty is checked too.
 
-The points were served under continuous arrivals; profiles/laws/served_decode.py has that term, which no plan's
+The points were served under continuous arrivals; tools/served_fit.py has that term, which no plan's
 prediction contains. `law_alone` is the same headline without the correction by neighbouring points
 (tools/served_fit.py). `other_model`: how far the law of one model alone is off on another's points on the same
 GPU, by kind of model, of mixtures of experts in one precision (profiles/scaled_profile.py scales by such a law).

@@ -5,7 +5,7 @@ measurements do. The truth is drawn from what the profile says of its own error,
 its lengths come from a population of prompts of which the trace shows a few. Three plans are solved from profile and
 trace; each two of them are a pair. How far decode steps are off is drawn as the residues of the served measurements
 that the profile rests on are taken to be (tools/served_fit.py): one level, and a smooth field over sequences
-and ranks; the planner states its error in other terms (planner/explain/cost_error.py).
+and ranks; the planner states its error in other terms (planner/choose/cost_error.py).
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import PydanticCustomError
 
-from ...rounds.round_spec import MODES as MODES
 from ...rounds.round_spec import Mode as Mode
 from ..yaml.fault_lines import NAME_PATTERN
 
