@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ..plans.diff.review import Report, fold
 from ..plans.phrases.sentences import one_line
-from ..plans.phrases.tables import Table, TableRow
+from ..plans.phrases.tables import Row, Table
 from .screens.bars import table
 
 _STYLE = {1: "green", -1: "red", 0: ""}
@@ -39,7 +39,7 @@ def render(report: Report, full: bool) -> Group:
     return Group(*renderables)
 
 
-def _text_table(section: Table, rows: list[TableRow]) -> RichTable:
+def _text_table(section: Table, rows: list[Row]) -> RichTable:
     drawn = table(section.columns)
     drawn.columns[0].no_wrap = True
     for row in rows:
@@ -48,7 +48,7 @@ def _text_table(section: Table, rows: list[TableRow]) -> RichTable:
     return drawn
 
 
-def _list(section: Table, rows: list[TableRow]) -> list[RenderableType]:
+def _list(section: Table, rows: list[Row]) -> list[RenderableType]:
     """Rows with notes: on one line key, old -> new; below it the note."""
     titles = [column.title for column in section.columns]
     renderables: list[RenderableType] = [Text(f"{titles[0]}, {' -> '.join(titles[1:])}", style="bold")]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..phrases.numbers import count, usd
 from ..phrases.sentences import shorten
-from ..phrases.tables import Table, TableRow, columns
+from ..phrases.tables import Row, Table, columns
 from ..schema.groups_plan import GroupsPlan
 from .change import Quantity, figure, key_values, relative_text
 from .groups_diff import GroupsDiff, JobChange, Status, nodes_text
@@ -42,7 +42,7 @@ def groups_report(diff: GroupsDiff, name: str, title: str = "", full: bool = Fal
         title: title of the report; empty: the name.
         full: whether to show jobs and figures that did not change, too.
     """
-    rules = tuple(TableRow((f"rules.{change.key}", *key_values(change)), "rules") for change in diff.rules)
+    rules = tuple(Row((f"rules.{change.key}", *key_values(change)), "rules") for change in diff.rules)
     sections = (
         effects_section(diff.effects, _ALWAYS, full),
         _jobs(diff, full),
@@ -123,7 +123,7 @@ def _jobs(diff: GroupsDiff, full: bool) -> Table:
         if full or job.differs or job.breaks_bound:
             tone = -1 if job.newly_broken else job.p95.tone
             cells = (job.name, _where(job, names), _pair(job.mean), _pair(job.p95), _bound(job))
-            rows.append(TableRow(cells, _status(job), tone=tone))
+            rows.append(Row(cells, _status(job), tone=tone))
     return Table(JOB_COLUMNS, tuple(rows))
 
 
@@ -190,12 +190,10 @@ def _groups(diff: GroupsDiff, full: bool) -> Table:
         jobs = _members(set(group.jobs), set() if was is None else set(was.jobs))
         nodes = (nodes_text(was) if was else "new", nodes_text(group))
         if full or nodes[0] != nodes[1] or was is None or set(was.jobs) != set(group.jobs):
-            rows.append(
-                TableRow((names.new(key), " -> ".join(dict.fromkeys(nodes)) if was else f"new: {nodes[1]}", jobs))
-            )
+            rows.append(Row((names.new(key), " -> ".join(dict.fromkeys(nodes)) if was else f"new: {nodes[1]}", jobs)))
     for key, group in diff.old.groups.items():
         if key not in back:
-            rows.append(TableRow((names.old(key), f"gone: {nodes_text(group)}", _members(set(), set(group.jobs)))))
+            rows.append(Row((names.old(key), f"gone: {nodes_text(group)}", _members(set(), set(group.jobs)))))
     return Table(columns("group", "nodes", "jobs"), tuple(rows))
 
 
@@ -246,7 +244,7 @@ def _one_line(plan: GroupsPlan) -> str:
 def _beside_others(plan: GroupsPlan) -> Table:
     p = plan.predicted
     rows = [
-        TableRow(
+        Row(
             (
                 label,
                 figure(costs.usd_per_hour, "usd"),
@@ -261,7 +259,7 @@ def _beside_others(plan: GroupsPlan) -> Table:
 
 def _jobs_of(plan: GroupsPlan) -> Table:
     rows = [
-        TableRow(
+        Row(
             (
                 name,
                 key if m.point is None else f"{key}, by {m.point.name}",

@@ -9,7 +9,7 @@ from ..check.solved_rules import has_edited_decisions, has_edited_predictions
 from ..facts.plan_text import cut_text
 from ..phrases.numbers import MATTERS, count, unsigned
 from ..phrases.sentences import PHASE_NAMES, shorten
-from ..phrases.tables import Table, TableRow, columns
+from ..phrases.tables import Row, Table, columns
 from ..schema.groups_plan import GroupsPlan
 from ..schema.length_evidence import MUCH_AT_CAP
 from ..schema.plan import Plan
@@ -274,7 +274,7 @@ def effects_section(figures: tuple[Quantity, ...], always: tuple[str, ...], full
         if full or (quantity.changed and old != new) or quantity.key in always:
             block = "phase" if quantity.label.startswith("·") else "memory" if quantity.key.startswith("memory") else ""
             cells = (quantity.label, old, new, delta_text(quantity), change_text(quantity))
-            rows.append(TableRow(cells, block=block, tone=quantity.tone))
+            rows.append(Row(cells, block=block, tone=quantity.tone))
         elif quantity.new is None:
             unknown.append(quantity.label)
         else:
@@ -290,17 +290,17 @@ def inputs_section(inputs: tuple[InputChange, ...]) -> Table:
     for change in inputs:
         digests = tuple("none" if file is None else f"{file.sha256[:8]}…" for file in (change.old, change.new))
         if change.keys is None:
-            rows.append(TableRow((change.name, *digests), change.name, change.reason))
+            rows.append(Row((change.name, *digests), change.name, change.reason))
         elif not change.keys:
-            rows.append(TableRow((change.name, *digests), change.name, "other bytes, but the same values"))
+            rows.append(Row((change.name, *digests), change.name, "other bytes, but the same values"))
         else:
-            rows += [TableRow((key_change.key, *key_values(key_change)), change.name) for key_change in change.keys]
+            rows += [Row((key_change.key, *key_values(key_change)), change.name) for key_change in change.keys]
     return Table(columns("`input", "`old", "`new"), tuple(rows), note_title="remark")
 
 
 def _decisions(diff: PlanDiff) -> Table:
     rows = [
-        TableRow((decision.change.key, *key_values(decision.change)), decision.block, decision.why)
+        Row((decision.change.key, *key_values(decision.change)), decision.block, decision.why)
         for decision in diff.decisions
     ]
     return Table(columns("`decision", "`old", "`new"), tuple(rows), note_title="why")
@@ -379,11 +379,11 @@ def _beside_sync(plan: Plan) -> Table:
         ("step, p95", base.step_s.p95, p.step_s.p95),
     ]
     rows = [
-        TableRow((label, figure(a, "s", b < 1), figure(b, "s", b < 1), relative_text(b / a - 1) if a else ""))
+        Row((label, figure(a, "s", b < 1), figure(b, "s", b < 1), relative_text(b / a - 1) if a else ""))
         for label, a, b in pairs
     ]
     phases = ((key, getattr(p.phases_s, key)) for key in ("rollout", "reward_exposed", "train", "sync"))
-    rows += [TableRow((f"· {PHASE_NAMES[key]}", "", figure(value, "s", value < 1), "")) for key, value in phases]
+    rows += [Row((f"· {PHASE_NAMES[key]}", "", figure(value, "s", value < 1), "")) for key, value in phases]
     figures: list[tuple[str, float, Unit]] = [
         ("USD per 1000 samples", p.usd_per_1k_samples, "usd"),
         ("USD per hour", p.usd_per_hour, "usd"),
@@ -392,12 +392,12 @@ def _beside_sync(plan: Plan) -> Table:
     ]
     if p.cut is not None:
         figures.append(("trained samples cut at the cap", p.cut.share, "share"))
-    rows += [TableRow((label, "", figure(value, unit), "")) for label, value, unit in figures]
+    rows += [Row((label, "", figure(value, unit), "")) for label, value, unit in figures]
     names = {"kv": "KV memory free", "train": "training memory free", "host": "host memory free"}
-    rows += [TableRow((names[key], "", figure(free, "share"), "")) for key, free in free_memory(p).items()]
+    rows += [Row((names[key], "", figure(free, "share"), "")) for key, free in free_memory(p).items()]
     return Table(columns("figure", ">plain rounds", ">this plan", ">change"), tuple(rows))
 
 
 def _why(plan: Plan) -> Table:
-    rows = tuple(TableRow((key, shorten(text, 200))) for key, text in plan.job.why.items())
+    rows = tuple(Row((key, shorten(text, 200))) for key, text in plan.job.why.items())
     return Table(columns("`decision", "why"), rows)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..phrases.sentences import one_line, shorten
-from ..phrases.tables import Table, TableRow
+from ..phrases.tables import Row, Table
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Report:
     remarks: tuple[str, ...]
 
 
-def fold(rows: Sequence[TableRow], room: int) -> tuple[list[TableRow], int]:
+def fold(rows: Sequence[Row], room: int) -> tuple[list[Row], int]:
     """(at most `room` rows in their order, the number of rows left out). The first row of each block is kept first,
     then the second row of each block, and so on."""
     if len(rows) <= room:
@@ -112,14 +112,14 @@ def _table(section: Table, room: int) -> list[str]:
     return [*lines, "", escape(section.rest)] if section.rest else lines
 
 
-def _cells(section: Table, row: TableRow) -> list[str]:
+def _cells(section: Table, row: Row) -> list[str]:
     return [
         (code if column.code else escape)(shorten(cell, _CELL))
         for cell, column in zip(row.cells, section.columns, strict=True)
     ]
 
 
-def _note(row: TableRow, previous_note: str) -> str:
+def _note(row: Row, previous_note: str) -> str:
     return "″" if row.note and row.note == previous_note else escape(shorten(row.note, _NOTE))
 
 

@@ -34,7 +34,7 @@ def right(titles: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class TableRow:
+class Row:
     """A row of a table.
 
     Attributes:
@@ -62,7 +62,7 @@ class Table:
     """
 
     columns: tuple[TableColumn, ...]
-    rows: tuple[TableRow, ...]
+    rows: tuple[Row, ...]
     note_title: str = ""
     rest: str = ""
     kind: str = ""
@@ -70,4 +70,4 @@ class Table:
     @classmethod
     def of(cls, titles: Iterable[str], rows: Iterable[Sequence[str]], kind: str = "") -> Table:
         """The table with columns by their titles (`columns`), and rows by the texts of their cells."""
-        return cls(columns(*titles), tuple(TableRow(cells) for cells in rows), kind=kind)
+        return cls(columns(*titles), tuple(Row(cells) for cells in rows), kind=kind)

@@ -23,7 +23,7 @@ from rlplan.plans.diff.job_diff import NO_FILES, Repriced, diff_jobs, why_of
 from rlplan.plans.diff.job_report import job_report, job_verdict, job_warnings, one_job_report, one_plan_dict
 from rlplan.plans.diff.review import MAX_LINES, Report, code, escape, fold, markdown
 from rlplan.plans.facts.digest import job_decisions, job_predictions, solver_read
-from rlplan.plans.phrases.tables import Table, TableColumn, TableRow
+from rlplan.plans.phrases.tables import Row, Table, TableColumn
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.predicted import PredictedError
@@ -313,7 +313,7 @@ def test_numbers_are_the_same_to_the_written_digits():
 
 
 def test_a_folded_list_keeps_a_row_of_each_block():
-    rows = [TableRow((f"a{i}",), "a") for i in range(9)] + [TableRow(("b",), "b")]
+    rows = [Row((f"a{i}",), "a") for i in range(9)] + [Row(("b",), "b")]
     kept, left = fold(rows, 3)
     assert [row.cells[0] for row in kept] == ["a0", "a1", "b"] and left == 7
     assert fold(rows, 10) == (rows, 0) and fold(rows, 0) == ([], 10)
@@ -327,9 +327,9 @@ def test_text_of_a_plan_breaks_no_markdown():
 
 
 def test_a_terminal_shows_tables_folded_and_notes_below_their_rows():
-    rows = tuple(TableRow((f"k{i}", "1", "2"), tone=(-1) ** i) for i in range(22))
+    rows = tuple(Row((f"k{i}", "1", "2"), tone=(-1) ** i) for i in range(22))
     columns = (TableColumn("key"), TableColumn("old", right=True), TableColumn("new"))
-    noted = Table(columns, (TableRow(("n", "1", "2"), note="since"), TableRow(("m", "3", "4"))), note_title="why")
+    noted = Table(columns, (Row(("n", "1", "2"), note="since"), Row(("m", "3", "4"))), note_title="why")
     report = Report(
         "p",
         "title",
