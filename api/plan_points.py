@@ -49,7 +49,7 @@ def plan_near_alone(path: Path, workload: Workload, cluster: Cluster, notify: No
 
 def plan_neighbours(path: Path, workload: Workload, cluster: Cluster, plan: GroupsPlan, notify: Notify) -> bool:
     """Plan the neighbours of the points at which jobs share nodes; whether a new one came of it."""
-    members = {name: m for group in plan.groups.values() if len(group.jobs) > 1 for name, m in group.jobs.items()}
+    members = {name: member for key, name, member in plan.members if len(plan.groups[key].jobs) > 1}
     new = False
     for name, source in _planned_here(workload):
         if name in members and (point := members[name].point) is not None:

@@ -223,7 +223,7 @@ def _solve_workload(
                 break
             plan = wider
     write_document(plan, out, WRITTEN_DIGITS)
-    for name, member in sorted(item for group in plan.groups.values() for item in group.jobs.items()):
+    for _, name, member in sorted(plan.members, key=lambda item: item[1]):
         if not member.slowdown.keeps:
             warnings.warn(f"{name} does not keep its bound of {member.slowdown.slo:g}x where it runs", stacklevel=1)
     tell(json.dumps(summary(plan, out)) if as_json else _groups_text(plan, out), out)
@@ -236,8 +236,7 @@ def _groups_text(plan: GroupsPlan, out: Path) -> str:
     from .shared.output import see_it
 
     head = (
-        f"{sum(len(group.jobs) for group in plan.groups.values())} jobs in "
-        f"{count(len(plan.groups), 'group')} -> {out}\n"
+        f"{len(plan.members)} jobs in {count(len(plan.groups), 'group')} -> {out}\n"
         f"{groups_status(plan)} ({plan.solver.name})"
     )
     return "\n".join([head, costs_text(plan), *groups_text(plan), *moves_text(plan), *see_it(out)])

@@ -49,9 +49,7 @@ def summary(plan: GroupsPlan, out: Path) -> dict[str, Any]:
         "fits": {"solo_d": plan.predicted.solo_d.fits, "algorithm_1": greedy.fits},
         "slo_attained": plan.predicted.plan.slo_attained,
         "groups": {key: sorted(group.jobs) for key, group in plan.groups.items()},
-        "slowdown": {
-            name: member.slowdown.mean for group in plan.groups.values() for name, member in group.jobs.items()
-        },
+        "slowdown": {name: member.slowdown.mean for _, name, member in plan.members},
         "moves": [move.model_dump() for move in plan.moves],
         "declined": plan.declined.model_dump() if plan.declined else None,
         "solved_at": plan.volatile.solved_at,
@@ -133,8 +131,7 @@ def data(plan: GroupsPlan, path: Path) -> dict[str, Any]:
         "detail": whole["groups"],
         "slack": {
             name: {"group": key, "at_most": limit(member, plan.rules), "p95_slack": slack(member, plan.rules)}
-            for key, group in plan.groups.items()
-            for name, member in group.jobs.items()
+            for key, name, member in plan.members
         },
         "why": {key: group.why for key, group in plan.groups.items()},
     }
@@ -155,22 +152,17 @@ def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Ren
 def _headline(plan: GroupsPlan, path: str) -> list[Text]:
     """Cost and gain, whether every bound is kept and which is nearest, and the solver's proof."""
     p = plan.predicted
-    members = [member for group in plan.groups.values() for member in group.jobs.values()]
-    jobs = len(members)
     per_hour = [
         f"{_change(p.plan.usd_per_hour, other.usd_per_hour)} {name} ({usd(other.usd_per_hour)}"
         + ("" if other.fits else ", does not fit the cluster")
         + ")"
         for name, other in (("each job alone", p.solo_d), ("RollMux's Algorithm 1", p.algorithm_1))
     ]
-    groups = f"{len(plan.groups)} group{'s' * (len(plan.groups) != 1)}"
+    head = f"{count(len(plan.members), 'job')} in {count(len(plan.groups), 'group')}: {usd(p.plan.usd_per_hour)} USD/h"
     per_unit = f"each job alone {p.solo_d.usd_per_unit:.3f}, Algorithm 1 {p.algorithm_1.usd_per_unit:.3f}"
     return [
-        Text.assemble(
-            (f"{jobs} job{'s' * (jobs != 1)} in {groups}: {usd(p.plan.usd_per_hour)} USD/h", "bold"),
-            f", {'; '.join(per_hour)}",
-        ),
-        Text(bounds_text(plan), style="green" if all(member.slowdown.keeps for member in members) else "bold red"),
+        Text.assemble((head, "bold"), f", {'; '.join(per_hour)}"),
+        Text(bounds_text(plan), style="green" if all(m.slowdown.keeps for _, _, m in plan.members) else "bold red"),
         Text(
             f"{p.plan.usd_per_unit:.3f} USD per unit of training ({per_unit}); {groups_status(plan)}; policy "
             f"{plan.rules.policy}; {path}",

@@ -22,7 +22,7 @@ from .solved import plan_summary
 
 if TYPE_CHECKING:
     from ...plans.schema.plan import Plan
-    from ...plans.schema.predicted import FrontPoint, MemoryBar
+    from ...plans.schema.predicted import FrontPoint
 
 
 _FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 4
@@ -214,8 +214,7 @@ def _path(plan: Plan) -> list[Text]:
     from ...plans.phrases.sentences import PHASE_NAMES
 
     path = critical_path(plan.predicted)
-    kinds = [mean for _, _, mean in round_kinds(plan)]
-    tail_s = sum(mean.share * mean.tail_s for mean in kinds)
+    tail_s = sum(mean.share * mean.tail_s for _, mean in plan.predicted.rounds.kinds)
     steps = " → ".join(
         f"{PHASE_NAMES[step.phase]} {percent(step.share)}"
         + (f" (tail {percent(tail_s / path.total_s)})" if step.phase == "rollout" and tail_s else "")
@@ -224,22 +223,18 @@ def _path(plan: Plan) -> list[Text]:
     return [Text.assemble(("critical path  ", "bold"), steps), Text.assemble(("time to spare  ", "bold"), path.slack)]
 
 
+_MEMORY = {"kv": "KV", "train": "trainer", "host": "host"}
+
+
 def _memory(plan: Plan) -> Table:
-    p = plan.predicted
-    bars: list[tuple[str, MemoryBar]] = []
-    kinds = round_kinds(plan)
-    for name, _, mean in kinds:
-        kind = f" {name}" if len(kinds) > 1 else ""
-        bars.append((f"KV{kind}", mean.memory.kv))
-        if mean.memory.train is not None:
-            bars.append((f"trainer{kind}", mean.memory.train))
-    trainers = {(bar.needed_bytes, bar.capacity_bytes) for name, bar in bars if name.startswith("trainer")}
-    if len(trainers) == 1:  # the same in both kinds of round: one line
-        first = next(bar for name, bar in bars if name.startswith("trainer"))
-        bars = [(name, bar) for name, bar in bars if not name.startswith("trainer")] + [("trainer", first)]
-    bars.append(("host", p.host_memory))
+    bars, several = plan.predicted.memory_bars, plan.predicted.rounds.long is not None
+    trainers = [bar for place, _, bar in bars if place == "train"]
+    if len({(bar.needed_bytes, bar.capacity_bytes) for bar in trainers}) == 1:  # in both kinds of round: one line
+        *engines, host = (item for item in bars if item[0] != "train")
+        bars = [*engines, ("train", None, trainers[0]), host]
     drawn = table(["memory", "", ">needs", ">free"])
-    for name, bar in bars:
+    for place, kind, bar in bars:
+        name = _MEMORY[place] + (f" {kind}" if several and kind else "")
         free = Text(percent(bar.headroom), style="" if bar.headroom >= 0.05 else "bold red")
         share = min(1.0, bar.needed_bytes / bar.capacity_bytes)
         drawn.add_row(name, gauge(share, 12), bytes_of(bar.needed_bytes, bar.capacity_bytes), free)
@@ -248,7 +243,7 @@ def _memory(plan: Plan) -> Table:
 
 def _held_by(plan: Plan) -> list[Text]:
     """What uses most of the memory of a trainer's accelerator and of a node's host."""
-    trainers = [mean.memory.train for _, _, mean in round_kinds(plan) if mean.memory.train is not None]
+    trainers = [bar for place, _, bar in plan.predicted.memory_bars if place == "train"]
     fullest = max(trainers, key=lambda bar: bar.needed_bytes, default=None)
     texts = []
     for name, bar in (("trainer", fullest), ("host", plan.predicted.host_memory)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -30,17 +29,16 @@ def charts(plan: Plan, width: int) -> list[list[Text]]:
     """A chart of `width` characters for each kind of round; all have the same number of lines."""
     from ...plans.facts.round_bars import round_bars
 
-    rounds = plan.predicted.rounds
-    kinds = [("short", rounds.short)] + ([("long", rounds.long)] if rounds.long is not None else [])
-    bars = round_bars(plan)
+    kinds, bars = plan.predicted.rounds.kinds, round_bars(plan)
     return [
-        _chart("mean round" if len(kinds) == 1 else f"mean {name} round", mean, _of(bars, name), width)
+        _chart(
+            "mean round" if len(kinds) == 1 else f"mean {name} round",
+            mean,
+            [bar for bar in bars if bar.kind == name],
+            width,
+        )
         for name, mean in kinds
     ]
-
-
-def _of(bars: Sequence[RoundBar], kind: str) -> list[RoundBar]:
-    return [bar for bar in bars if bar.kind == kind]
 
 
 def _chart(title: str, mean: PredictedRound, bars: list[RoundBar], width: int) -> list[Text]:
@@ -96,11 +94,8 @@ def _beside(bars: list[RoundBar], mean: PredictedRound) -> str:
 
 def round_kinds(plan: Plan) -> list[tuple[str, ShortRound | LongRound, PredictedRound]]:
     """Return the kinds of round of a plan: name, decisions, prediction."""
-    rounds, predicted = plan.job.rounds, plan.predicted.rounds
-    kinds: list[tuple[str, ShortRound | LongRound, PredictedRound]] = [("short", rounds.short, predicted.short)]
-    if rounds.long is not None and predicted.long is not None:
-        kinds.append(("long", rounds.long, predicted.long))
-    return kinds
+    of_name = dict(plan.predicted.rounds.kinds)
+    return [(name, decided, of_name[name]) for name, decided in plan.job.rounds.kinds if name in of_name]
 
 
 def rounds_table(plan: Plan, wide: bool) -> Table:

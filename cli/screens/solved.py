@@ -20,6 +20,7 @@ from ...plans.phrases.numbers import count, percent, ratio, seconds, times
 from ...plans.phrases.sentences import levers_of
 from ...plans.schema.plan import Plan
 from ..shared.output import see_it
+from .rounds_table import round_kinds
 
 
 def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def plan_summary(plan: Plan, out: Path) -> dict[str, Any]:
 
 def plan_text(plan: Plan, out: Path) -> str:
     """A job's plan in a few lines, for the terminal."""
-    predicted, rounds, solver = plan.predicted, plan.job.rounds, plan.solver
+    predicted, solver = plan.predicted, plan.solver
     where = "" if predicted.baseline.nodes is None else f" on {count(predicted.baseline.nodes, 'node')}"
     where += " (which breaks slo.step_p95_s)" if predicted.baseline.keeps_slo is False else ""
     lines = [
@@ -79,15 +80,13 @@ def plan_text(plan: Plan, out: Path) -> str:
         f"trained over unconditioned mean length {ratio(predicted.length_ratio)}, {cut_text(predicted)}; "
         f"{solver_status(solver)} ({solver.name})",
     ]
-    kinds = (("short", rounds.short, predicted.rounds.short), ("long", rounds.long, predicted.rounds.long))
-    for kind, decided, expected in kinds:
-        if decided is not None and expected is not None:
-            lines.append(
-                f"{kind} rounds ({percent(expected.share)} of the steps, {seconds(expected.step_s.mean)} each): "
-                f"{decided.issue.prompts} prompts x {decided.issue.samples} samples on "
-                f"{count(decided.rollout.engines, 'engine')} of TP "
-                f"{decided.rollout.tp}, micro-batches of {decided.train.micro_batch_tokens} tokens"
-            )
+    for kind, decided, expected in round_kinds(plan):
+        lines.append(
+            f"{kind} rounds ({percent(expected.share)} of the steps, {seconds(expected.step_s.mean)} each): "
+            f"{decided.issue.prompts} prompts x {decided.issue.samples} samples on "
+            f"{count(decided.rollout.engines, 'engine')} of TP "
+            f"{decided.rollout.tp}, micro-batches of {decided.train.micro_batch_tokens} tokens"
+        )
     lines += [wait_text(predicted)] if predicted.wait is not None else []
     lines.append(f"limit: {limit_text(predicted.limit)}")
     if (costs := plan.inputs.profile.provenance) != "measured":

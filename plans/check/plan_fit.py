@@ -69,7 +69,7 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) ->
         if planned_value != job_value:
             message = f"is {planned_value} but the job has {job_value}"
             yield Fault("wrong-step-size", ("job", "issue", key), message, f"write {job_value} or solve again")
-    short, long = planned.rounds.short, planned.rounds.long
+    short = planned.rounds.short
     cap = job.rollout.max_response_tokens
     if short.cutoff_tokens is not None and short.cutoff_tokens >= cap:
         yield Fault(
@@ -83,13 +83,12 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) ->
         yield from _loss(planned, job)
     if planned.placement is not None:
         yield from pool_faults(cluster, planned.placement.train_pool, short.rollout.pool)
-    kinds = [("short", short.rollout, short.train)] + ([("long", long.rollout, long.train)] if long else [])
-    for kind, rollout, train in kinds:
-        location: Loc = ("job", "rounds", kind)
-        yield from _rollout((*location, "rollout"), rollout, cluster, model)
-        yield from _train((*location, "train"), train, rollout, cluster, job, planned.placement)
+    for name, kind in planned.rounds.kinds:
+        location: Loc = ("job", "rounds", name)
+        yield from _rollout((*location, "rollout"), kind.rollout, cluster, model)
+        yield from _train((*location, "train"), kind.train, kind.rollout, cluster, job, planned.placement)
         if planned.reward.judge is not None:
-            yield from _judge(planned.reward.judge, kind, rollout, cluster)
+            yield from _judge(planned.reward.judge, name, kind.rollout, cluster)
     yield from _rewards(planned, job)
 
 
@@ -270,25 +269,14 @@ def _need(number: int) -> str:
     return "needs" if number == 1 else "need"
 
 
-def _trainers(plan: Plan) -> list[tuple[Loc, UpdateLayout]]:
-    """The trainers of each kind of round, with their locations in the plan."""
-    rounds = plan.job.rounds
-    trainers: list[tuple[Loc, UpdateLayout]] = [(("job", "rounds", "short", "train"), rounds.short.train)]
-    if rounds.long is not None:
-        trainers.append((("job", "rounds", "long", "train"), rounds.long.train))
-    return trainers
-
-
 def not_in_search(plan: Plan, job: Job) -> Iterator[Fault]:
     """Faults of an engine size or a cutoff that the job's search does not allow; `solve` would not choose it."""
     rounds = plan.job.rounds
-    kinds = {"short": rounds.short.rollout} | ({"long": rounds.long.rollout} if rounds.long else {})
-    for kind, rollout in kinds.items():
-        if rollout.tp not in job.search.tp:
-            message = f"is {rollout.tp}, and the job's search.tp is {list(job.search.tp)}"
-            yield Fault(
-                "not-in-search", ("job", "rounds", kind, "rollout", "tp"), message, "add it there, or solve again"
-            )
+    for name, kind in rounds.kinds:
+        if kind.rollout.tp not in job.search.tp:
+            message = f"is {kind.rollout.tp}, and the job's search.tp is {list(job.search.tp)}"
+            location: Loc = ("job", "rounds", name, "rollout", "tp")
+            yield Fault("not-in-search", location, message, "add it there, or solve again")
     cutoff_tokens, bounds = rounds.short.cutoff_tokens, job.search.cutoff_tokens
     if cutoff_tokens is not None and bounds is not None and not bounds.holds(cutoff_tokens):
         most = "" if bounds.max is None else f" to {bounds.max}"
@@ -378,11 +366,12 @@ def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | 
             "both kinds take turns on the nodes of one",
             "name the same pool in both",
         )
-    for location, train in _trainers(plan):
+    per_node = max(each.accelerators.per_node for each in cluster.pools.values())
+    for name, kind in rounds.kinds:
         if model is None:
             break
-        per_node = max(each.accelerators.per_node for each in cluster.pools.values())
-        fault = heads_fault(location, train.tp, model, per_node) or _unshared_heads(location, train, model)
+        location: Loc = ("job", "rounds", name, "train")
+        fault = heads_fault(location, kind.train.tp, model, per_node) or _unshared_heads(location, kind.train, model)
         if fault is not None:
             yield fault
     limit = job.slo.step_p95_s
@@ -441,7 +430,7 @@ def against_workload(plan: GroupsPlan, workload: Workload) -> Iterator[Fault]:
         if plan_rules[name] != workload_rules[name]:
             message = f"is {plan_rules[name]}, and the workload has {workload_rules[name]}"
             yield Fault("rules-changed", ("rules", name), message, "solve again")
-    placed = {name for group in plan.groups.values() for name in group.jobs}
+    placed = {name for _, name, _ in plan.members}
     for name in sorted(set(workload.jobs) - placed):
         message = f"job '{name}' of the workload is in no group"
         yield Fault(

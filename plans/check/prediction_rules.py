@@ -16,8 +16,6 @@ from ..schema.cluster import Cluster, Pool
 from ..schema.groups_plan import GroupMember, GroupsPlan, PlannedGroup, Span
 from ..schema.job import Job
 from ..schema.plan import Plan
-from ..schema.planned_rounds import LongRound, ShortRound
-from ..schema.predicted import PredictedRound
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
 from .plan_fit import AGAIN, CLOSE, differs, pool_faults
@@ -27,15 +25,6 @@ NOISE = 0.005
 
 INSTANT_S = 1e-6
 """Seconds that two spans may overlap because of rounding: their ends are written with six digits."""
-
-
-def predicted_kinds(plan: Plan) -> list[tuple[Loc, PredictedRound]]:
-    """The predicted kinds of round, with their locations in the plan."""
-    rounds = plan.predicted.rounds
-    kinds: list[tuple[Loc, PredictedRound]] = [(("predicted", "rounds", "short"), rounds.short)]
-    if rounds.long is not None:
-        kinds.append((("predicted", "rounds", "long"), rounds.long))
-    return kinds
 
 
 def thin_trace(plan: Plan) -> Iterator[Fault]:
@@ -132,8 +121,7 @@ def _gap(stated: float, reached: float, bound: float) -> Iterator[Fault]:
 def nodes_taken(plan: Plan, pool: Pool, train_pool: Pool | None) -> tuple[int, int]:
     """Nodes that engines and trainers need for their accelerators, the maximum over both kinds of round: of `pool`, and
     of the pool that trainers have to themselves (None: they are on the same; then 0)."""
-    rounds = plan.job.rounds
-    kinds: list[ShortRound | LongRound] = [rounds.short, *filter(None, [rounds.long])]
+    kinds = [kind for _, kind in plan.job.rounds.kinds]
     layouts = [layout for kind in kinds for layout in kind.layouts]
     engines = max(pool.nodes_of(layout.engines, layout.tp) for layout in layouts)
     judge = plan.job.reward.judge

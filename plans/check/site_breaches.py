@@ -15,7 +15,6 @@ from ..schema.predicted import MemoryBar
 from ..schema.site_rules import SiteRules, SiteRulesFile
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
-from .prediction_rules import predicted_kinds
 
 _Limit = tuple[str, Loc, float, float | None, str]
 """Rule, location in the plan, value, the site's limit (None: no limit), and the value's unit in the message."""
@@ -112,12 +111,9 @@ def plan_breaches(plan: Plan, file: SiteRulesFile, job: Job | None) -> Iterator[
 
 def memory_bars(plan: Plan) -> list[tuple[Loc, MemoryBar]]:
     """Every memory bar that a plan predicts, with its location in the plan."""
-    bars: list[tuple[Loc, MemoryBar]] = [(("predicted", "host_memory"), plan.predicted.host_memory)]
-    for location, kind in predicted_kinds(plan):
-        bars.append(((*location, "memory", "kv"), kind.memory.kv))
-        if kind.memory.train is not None:
-            bars.append(((*location, "memory", "train"), kind.memory.train))
-    return bars
+    *of_rounds, (_, _, host) = plan.predicted.memory_bars
+    bars = [(("predicted", "rounds", str(kind), "memory", place), bar) for place, kind, bar in of_rounds]
+    return [(("predicted", "host_memory"), host), *bars]
 
 
 def group_breaches(plan: GroupsPlan, file: SiteRulesFile) -> Iterator[Fault]:
@@ -129,10 +125,9 @@ def group_breaches(plan: GroupsPlan, file: SiteRulesFile) -> Iterator[Fault]:
         limits.append(("policy-gap", ("solver", "gap"), plan.solver.gap, site_rules.max_gap, ""))
     elif site_rules.max_gap is not None:
         yield builder.fault("policy-gap", ("solver", "gap"), "is null: nothing was proven", "max_gap")
-    for key, group in plan.groups.items():
-        for name, member in group.jobs.items():
-            location: Loc = ("groups", key, "jobs", name, "slowdown", "p95")
-            limits.append(("policy-slowdown", location, member.slowdown.p95, site_rules.max_slowdown, "x"))
+    for key, name, member in plan.members:
+        location: Loc = ("groups", key, "jobs", name, "slowdown", "p95")
+        limits.append(("policy-slowdown", location, member.slowdown.p95, site_rules.max_slowdown, "x"))
     yield from builder.above(limits)
     if site_rules.min_slo_attained is not None and predicted.slo_attained < site_rules.min_slo_attained - 1e-9:
         location = ("predicted", "plan", "slo_attained")

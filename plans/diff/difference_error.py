@@ -170,7 +170,7 @@ def same_basis(old: Plan, new: Plan) -> bool:
 
 def _layouts(plan: Plan) -> tuple[set[str], set[str], Any]:
     """The layouts that select entries of the profile: engines, trainers and judge, over all kinds of round."""
-    rounds = [kind for kind in (plan.job.rounds.short, plan.job.rounds.long) if kind is not None]
+    rounds = [kind for _, kind in plan.job.rounds.kinds]
     engines = {f"{kind.rollout.pool} {kind.rollout.engines} {kind.rollout.tp} {kind.rollout.drafts}" for kind in rounds}
     trainers = {f"{kind.train} {kind.hand_over}" for kind in rounds}
     return engines, trainers, plan.job.reward.judge

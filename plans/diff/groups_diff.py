@@ -179,11 +179,8 @@ def _effects(old: GroupsPlan, new: GroupsPlan) -> tuple[Quantity, ...]:
     """Figures of the whole plan: prices, broken bounds, and numbers of jobs, groups and nodes."""
     a, b = old.predicted.plan, new.predicted.plan
     nodes = _nodes(old), _nodes(new)
-    broken = [
-        float(sum(not member.slowdown.keeps for group in plan.groups.values() for member in group.jobs.values()))
-        for plan in (old, new)
-    ]
-    jobs = [float(sum(len(group.jobs) for group in plan.groups.values())) for plan in (old, new)]
+    broken = [float(sum(not member.slowdown.keeps for _, _, member in plan.members)) for plan in (old, new)]
+    jobs = [float(len(plan.members)) for plan in (old, new)]
     return (
         Quantity("usd_per_hour", "USD per hour", "usd", a.usd_per_hour, b.usd_per_hour, better=-1),
         Quantity("usd_per_unit", "USD per unit", "usd", a.usd_per_unit, b.usd_per_unit, better=-1),

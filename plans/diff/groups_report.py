@@ -103,12 +103,7 @@ def _warnings(diff: GroupsDiff) -> tuple[str, ...]:
 def groups_warnings(plan: GroupsPlan, before: Mapping[str, str] | None = None) -> list[str]:
     """A warning for each bound that a plan breaks; `before`: " as before" by job, for bounds that the old plan broke
     too. Other jobs come first."""
-    broken = [
-        (name, member.slowdown)
-        for group in plan.groups.values()
-        for name, member in group.jobs.items()
-        if not member.slowdown.keeps
-    ]
+    broken = [(name, member.slowdown) for _, name, member in plan.members if not member.slowdown.keeps]
     before = before or {}
     broken.sort(key=lambda item: (item[0] in before, item[0]))
     return [
@@ -232,10 +227,9 @@ def one_groups_report(plan: GroupsPlan, name: str, new: bool, files: InputFiles)
 
 
 def _one_line(plan: GroupsPlan) -> str:
-    jobs = sum(len(group.jobs) for group in plan.groups.values())
     figures = plan.predicted.plan
     return (
-        f"{count(jobs, 'job')} in {count(len(plan.groups), 'group')}, "
+        f"{count(len(plan.members), 'job')} in {count(len(plan.groups), 'group')}, "
         f"{figure(figures.usd_per_hour, 'usd')} USD per hour, {figure(figures.usd_per_unit, 'usd')} USD per unit, "
         f"bounds kept by {figure(figures.slo_attained, 'share')} of the jobs"
     )
@@ -267,7 +261,6 @@ def _jobs_of(plan: GroupsPlan) -> Table:
             ),
             tone=0 if m.slowdown.keeps else -1,
         )
-        for key, group in plan.groups.items()
-        for name, m in group.jobs.items()
+        for key, name, m in plan.members
     ]
     return Table(JOB_COLUMNS, tuple(sorted(rows, key=lambda row: row.tone)))

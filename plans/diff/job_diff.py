@@ -16,7 +16,7 @@ from ..phrases.sentences import PHASE_NAMES
 from ..schema.base import whole
 from ..schema.groups_plan import GroupsPlan
 from ..schema.plan import Plan
-from ..schema.predicted import MemoryBar, Predicted, PredictedError
+from ..schema.predicted import Predicted, PredictedError
 from .change import KeyChange, Quantity, Unit, changes, finite
 from .difference_error import Errors, errors_at_once, errors_of, same_basis
 from .input_diff import InputChange, InputFiles, State, altered, input_changes, inputs_of, stale_inputs
@@ -273,20 +273,18 @@ def speedup(predicted: Predicted) -> float | None:
     return finite(predicted.speedup)
 
 
-def _least_headroom(bars: list[MemoryBar | None]) -> float | None:
-    """The least free share of several memories; None if one of them is unknown."""
-    headrooms = [bar.headroom for bar in bars if bar is not None]
-    return finite(min(headrooms)) if headrooms and len(headrooms) == len(bars) else None
+MEMORY_NAMES = {"kv": "KV memory free", "train": "training memory free", "host": "host memory free"}
 
 
 def free_memory(predicted: Predicted) -> dict[str, float | None]:
-    """Free shares of KV cache, training memory and host memory, each the minimum over the kinds of round."""
-    rounds = [kind for kind in (predicted.rounds.short, predicted.rounds.long) if kind is not None]
-    return {
-        "kv": _least_headroom([kind.memory.kv for kind in rounds]),
-        "train": _least_headroom([kind.memory.train for kind in rounds]),
-        "host": _least_headroom([predicted.host_memory]),
-    }
+    """Free shares of KV cache, training memory and host memory, each the minimum over the kinds of round; None where
+    that of one of them is unknown."""
+    free: dict[str, float | None] = {}
+    for place in MEMORY_NAMES:
+        known = [bar.headroom for at, _, bar in predicted.memory_bars if at == place]
+        complete = len(known) == (1 if place == "host" else len(predicted.rounds.kinds))
+        free[place] = finite(min(known)) if complete else None
+    return free
 
 
 def _quantity(
@@ -330,7 +328,7 @@ def _effects(old: Plan, new: Plan, errors: Errors, repriced: Repriced | None) ->
         waits = [(None, None) if p.wait is None else (p.wait.mean_rounds, p.wait.untrained) for p in (a, b)]
         for (key, label, unit), *each in zip(_WAITS, *waits, strict=True):
             rows.append(Quantity(f"wait.{key}", label, unit, *each))
-    for key, label in (("kv", "KV memory free"), ("train", "training memory free"), ("host", "host memory free")):
+    for key, label in MEMORY_NAMES.items():
         rows.append(Quantity(f"memory.{key}", label, "share", free[0][key], free[1][key], better=1))
     rows.append(of("step_s.p50", "step, p50", "s", lambda p: p.step_s.p50))
     rows.append(of("step_s.p95", "step, p95", "s", lambda p: p.step_s.p95))

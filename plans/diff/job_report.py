@@ -27,7 +27,7 @@ from .change import (
 )
 from .groups_diff import GroupsDiff
 from .input_diff import InputChange, InputFiles, altered, inputs_of, stale_inputs
-from .job_diff import PlanDiff, Repriced, free_memory, sides_of, speedup
+from .job_diff import MEMORY_NAMES, PlanDiff, Repriced, free_memory, sides_of, speedup
 from .review import Report
 
 ALWAYS = ("seconds_per_sample", "step_s.mean", "step_s.p95", "usd_per_1k_samples")
@@ -393,8 +393,7 @@ def _beside_sync(plan: Plan) -> Table:
     if p.cut is not None:
         figures.append(("trained samples cut at the cap", p.cut.share, "share"))
     rows += [Row((label, "", figure(value, unit), "")) for label, value, unit in figures]
-    names = {"kv": "KV memory free", "train": "training memory free", "host": "host memory free"}
-    rows += [Row((names[key], "", figure(free, "share"), "")) for key, free in free_memory(p).items()]
+    rows += [Row((MEMORY_NAMES[key], "", figure(free, "share"), "")) for key, free in free_memory(p).items()]
     return Table(columns("figure", ">plain rounds", ">this plan", ">change"), tuple(rows))
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from ..phrases.sentences import PHASE_NAMES
 from ..schema.plan import Plan
-from ..schema.predicted import MemoryBar
 from .plan_text import assumed_facts, assumed_notes
 from .round_bars import critical_path
 
@@ -111,35 +110,23 @@ def short_name(path: str, paths: Sequence[str]) -> str:
     return path
 
 
-def memory_bars(plan: Plan) -> list[tuple[str, MemoryBar]]:
-    """Return (name, bar) of every memory that a plan uses."""
-    rounds = plan.predicted.rounds
-    bars: list[tuple[str, MemoryBar]] = []
-    for kind in (rounds.short, rounds.long):
-        if kind is not None:
-            bars.append(("KV cache", kind.memory.kv))
-            if kind.memory.train is not None:
-                bars.append(("trainer memory", kind.memory.train))
-    return [*bars, ("host memory", plan.predicted.host_memory)]
-
-
 def binds(plan: Plan) -> str:
     """Return the bottlenecks of a plan: the longest phase of the mean step, and a memory that is almost full.
 
     The rollout's tail is the part in which fewer than a quarter of its most sequences run.
     """
     path = critical_path(plan.predicted)
-    rounds = (plan.predicted.rounds.short, plan.predicted.rounds.long)
     longest = max(path.steps, key=lambda step: step.seconds, default=None)
     bottlenecks = []
     if longest is not None:
         text = f"{PHASE_NAMES[longest.phase]} {longest.share:.0%} of the step"
         if longest.phase == "rollout":
-            tail_s = sum(kind.share * kind.tail_s for kind in rounds if kind is not None)
+            tail_s = sum(kind.share * kind.tail_s for _, kind in plan.predicted.rounds.kinds)
             text += f", its tail {tail_s / path.total_s:.0%}"
         bottlenecks.append(text)
-    name, bar = min(memory_bars(plan), key=lambda item: item[1].headroom)
+    place, _, bar = min(plan.predicted.memory_bars, key=lambda item: item[2].headroom)
     if bar.headroom < TIGHT:
+        name = {"kv": "KV cache", "train": "trainer memory", "host": "host memory"}[place]
         bottlenecks.append(f"{name} {1 - bar.headroom:.0%} full")
     return ", ".join(bottlenecks)
 

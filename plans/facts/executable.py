@@ -125,9 +125,9 @@ def unsupported(
     short, long = planned.rounds.short, planned.rounds.long
     if model is not None and (fault := family_fault(model)) is not None:
         yield ("inputs", "job"), fault, "run the plan with another framework, or train a model of one of these"
-    for kind, train in [("short", short.train)] + ([("long", long.train)] if long else []):
-        for key, text in update_faults(train, model):
-            yield ("job", "rounds", kind, "train", key), text, _remedy(train, key, model, plan.solver.for_any)
+    for name, kind in planned.rounds.kinds:
+        for key, text in update_faults(kind.train, model):
+            yield ("job", "rounds", name, "train", key), text, _remedy(kind.train, key, model, plan.solver.for_any)
     if planned.reward.synchronous:
         yield (
             ("job", "reward", "synchronous"),

@@ -49,10 +49,9 @@ def declined_text(plan: GroupsPlan) -> str:
 
 def bounds_text(plan: GroupsPlan) -> str:
     """The jobs that break their bounds; else, of the jobs that share nodes, the one nearest to its limit."""
-    members = [(key, name, member) for key, group in plan.groups.items() for name, member in group.jobs.items()]
-    if broken := [f"{name} in {key}" for key, name, member in members if not member.slowdown.keeps]:
+    if broken := [f"{name} in {key}" for key, name, member in plan.members if not member.slowdown.keeps]:
         return f"bounds broken: {', '.join(broken)}"
-    shared = [item for item in members if len(plan.groups[item[0]].jobs) > 1]
+    shared = [item for item in plan.members if len(plan.groups[item[0]].jobs) > 1]
     if not shared:
         return "every bound is kept: no job shares nodes"
     key, name, member = min(shared, key=lambda item: (slack(item[2], plan.rules), item[1]))

@@ -162,12 +162,12 @@ LITTLE = 0.05
 
 def little_gained(plan: Plan) -> str | None:
     """Return a line on a plan that is less than `LITTLE` faster than plain rounds; None if it is faster."""
-    rounds, predicted, solver = plan.job.rounds, plan.predicted, plan.solver
+    predicted, solver = plan.predicted, plan.solver
     gain = predicted.speedup - 1
     if gain >= LITTLE:
         return None
-    levers = [kind.rollout for kind in (rounds.short, rounds.long) if kind is not None]
-    if plan.job.bias.mode == "sync" and not any(each.drafts or each.balance for each in levers):
+    has_levers = any(kind.rollout.drafts or kind.rollout.balance for _, kind in plan.job.rounds.kinds)
+    if plan.job.bias.mode == "sync" and not has_levers:
         if solver.refreshed or solver.forced_mode:
             return f"plain rounds, as {'the plan was edited' if solver.refreshed else '--mode sync asks'}"
         unit = "cheaper" if solver.objective == "usd_per_sample" else "faster"

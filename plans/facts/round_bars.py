@@ -48,9 +48,7 @@ class RoundBar(NamedTuple):
 
 def round_bars(plan: Plan) -> tuple[RoundBar, ...]:
     """Return the bars of a mean short round, then those of a mean long round if the plan has one, each by begin."""
-    rounds = plan.predicted.rounds
-    bars = _bars("short", rounds.short)
-    return bars if rounds.long is None else bars + _bars("long", rounds.long)
+    return tuple(bar for kind, mean in plan.predicted.rounds.kinds for bar in _bars(kind, mean))
 
 
 def _bars(kind: KindName, mean: PredictedRound) -> tuple[RoundBar, ...]:
@@ -120,8 +118,7 @@ def slack_text(slack_s: float, step_s: float) -> str:
 
 def critical_path(predicted: Predicted) -> CriticalPath:
     """Return the critical path of the mean step; each kind of round counts by its share of the steps."""
-    rounds = (predicted.rounds.short, predicted.rounds.long)
-    slack_s = sum(kind.share * kind.reward_slack_s for kind in rounds if kind is not None)
+    slack_s = sum(kind.share * kind.reward_slack_s for _, kind in predicted.rounds.kinds)
     return longest_path(predicted.phases_s, slack_s)
 
 

@@ -31,7 +31,7 @@ def phase_spreads(kind: PredictedRound) -> dict[str, DurationSpread]:
 def phases(plan: Plan) -> Chart:
     """Return a chart of the seconds of whole steps, of the baseline's steps, and of the phases by kind of round."""
     predicted = plan.predicted
-    kinds = [(n, k) for n, k in (("short", predicted.rounds.short), ("long", predicted.rounds.long)) if k is not None]
+    kinds = predicted.rounds.kinds
     steps = [
         BandRow("plain rounds", MODE["sync"], spread(predicted.baseline.step_s)),
         BandRow("this plan", MODE[plan.job.bias.mode], spread(predicted.step_s)),
@@ -180,27 +180,29 @@ def lengths(plan: Plan) -> Chart:
     return Chart("lengths", "Lengths of unconditioned responses", caption, chart, 330, tuple(legend))
 
 
-def memory_bars(plan: Plan) -> list[tuple[str, MemoryBar, str]]:
+_MEMORY = {"kv": ("KV cache", PHASE["rollout"]), "train": ("trainer", PHASE["train"]), "host": ("host", PHASE["other"])}
+
+
+def named_memory(plan: Plan) -> list[tuple[str, MemoryBar, str]]:
     """Return (name, bar, colour) of every memory that a plan uses."""
-    rounds = plan.predicted.rounds
-    kinds = [(f", {n}" if rounds.long else "", k) for n, k in (("short", rounds.short), ("long", rounds.long)) if k]
-    bars = [(f"KV cache{name}", kind.memory.kv, PHASE["rollout"]) for name, kind in kinds]
-    bars += [(f"trainer{name}", k.memory.train, PHASE["train"]) for name, k in kinds if k.memory.train is not None]
-    return [*bars, ("host", plan.predicted.host_memory, PHASE["other"])]
+    several = plan.predicted.rounds.long is not None
+    bars = sorted(plan.predicted.memory_bars, key=lambda item: [*_MEMORY].index(item[0]))
+    return [
+        (f"{_MEMORY[place][0]}{f', {kind}' if several and kind else ''}", bar, _MEMORY[place][1])
+        for place, kind, bar in bars
+    ]
 
 
 def memory(plan: Plan) -> Chart:
     """Return a chart of the bytes that each memory needs, over its capacity."""
-    bars = memory_bars(plan)
+    bars = named_memory(plan)
     shares_text = "; ".join(
         f"{name}: {bytes_text(bar.needed_bytes)} of {bytes_text(bar.capacity_bytes)}, {percent(1 - bar.headroom)}"
         for name, bar, _ in bars
     )
     too_full = [name for name, bar, _ in bars if bar.headroom < 0]
     caption = f"{listed(too_full)} would not fit. " if too_full else ""
-    unknown = any(
-        kind and kind.memory.train is None for kind in (plan.predicted.rounds.short, plan.predicted.rounds.long)
-    )
+    unknown = any(kind.memory.train is None for _, kind in plan.predicted.rounds.kinds)
     caption += shares_text + (". The profile does not know the trainers' memory." if unknown else ".")
     chart, height = filled([(name, bar.needed_bytes, bar.capacity_bytes, colour) for name, bar, colour in bars])
     return Chart(

@@ -23,9 +23,7 @@ def timeline(predicted: Predicted, bars: Sequence[RoundBar]) -> Chart:
     chart = figure()
     labels: list[tuple[float, str]] = []
     top = 0.0
-    kinds = [
-        (name, kind) for name, kind in (("short", predicted.rounds.short), ("long", predicted.rounds.long)) if kind
-    ]
+    kinds = predicted.rounds.kinds
     for name, kind in kinds:
         bars_of_kind = [bar for bar in bars if bar.kind == name]
         rows = {lane: top + 1 + index for index, lane in enumerate(LANES)}

@@ -215,9 +215,9 @@ def _rows(group: PlannedGroup) -> list[tuple[str, list[int]]]:
 def slowdowns(plan: GroupsPlan, colours: Mapping[str, str]) -> Chart:
     """Return a chart of each job's slowdown and its bound."""
     chart = figure()
-    members = [(name, member, key) for key, group in plan.groups.items() for name, member in group.jobs.items()]
-    top = max(max(m.slowdown.slo, m.slowdown.p95) for _, m, _ in members)
-    for index, (name, member, key) in enumerate(members):
+    members = plan.members
+    top = max(max(m.slowdown.slo, m.slowdown.p95) for _, _, m in members)
+    for index, (key, name, member) in enumerate(members):
         s = member.slowdown
         chart.add_bar(
             orientation="h", base=[s.p50], x=[max(s.p95 - s.p50, 0.003 * top)], y=[index], width=0.5, hoverinfo="text",
@@ -233,12 +233,12 @@ def slowdowns(plan: GroupsPlan, colours: Mapping[str, str]) -> Chart:
             x=[s.slo, s.slo], y=[index - 0.36, index + 0.36], mode="lines", hoverinfo="skip",
             line={"color": INK if s.keeps else BAD, "width": 2.5},
         )  # fmt: skip
-    low = min(0.98, *(m.slowdown.p50 for _, m, _ in members))
+    low = min(0.98, *(m.slowdown.p50 for _, _, m in members))
     chart.add_vline(x=1.0, line={"color": LINE, "width": 1.5})
     chart.update_layout(
         xaxis=axis("seconds of an iteration, × alone", range=[low, 1.02 * top], nticks=7),
-        yaxis=lanes([(i, name) for i, (name, _, _) in enumerate(members)], -0.7, len(members) - 0.4),
-    )  # fmt: skip
+        yaxis=lanes([(i, name) for i, (_, name, _) in enumerate(members)], -0.7, len(members) - 0.4),
+    )
     caption = sentence(bounds_text(plan))
     legend = (Swatch("p50 to p95", MUTED, "band"), Swatch("mean", INK, "diamond"), Swatch("bound", INK, "tick"))
     return Chart("slowdowns", "Slowdown of each job", caption, chart, 34 * len(members) + 62, legend)
@@ -261,7 +261,7 @@ def memory(plan: GroupsPlan) -> Chart:
 
 def groups_page(plan: GroupsPlan, *, title: str, notes: Sequence[str] = ()) -> str:
     """Return the page of a plan of co-execution groups; `notes` as of `plan_page`."""
-    names = [name for group in plan.groups.values() for name in group.jobs]
+    names = [name for _, name, _ in plan.members]
     colours = job_colours(sorted(names))
     subtitle = (
         f"Plan of {count(len(names), 'job')} in {count(len(plan.groups), 'co-execution group')} on "
@@ -321,7 +321,7 @@ def headline(plan: GroupsPlan) -> list[Card]:
             "Bounds kept",
             percent(predicted.plan.slo_attained),
             bounds_text(plan),
-            "good" if all(m.slowdown.keeps for group in plan.groups.values() for m in group.jobs.values()) else "bad",
+            "good" if all(member.slowdown.keeps for _, _, member in plan.members) else "bad",
         ),
         Card(
             "Host memory to spare",
@@ -348,12 +348,11 @@ def _nodes(plan: GroupsPlan) -> str:
 
 def _jobs(plan: GroupsPlan, colours: dict[str, str]) -> Table:
     rows = []
-    for key, group in plan.groups.items():
-        for name, member in group.jobs.items():
-            tail = NONE if member.tail_from is None else f"from {percent(member.tail_from)} on {member.tail_units}"
-            means = (member.rollout.mean_s, member.train.mean_s, member.slowdown.alone_s)
-            point = point_text(member).removeprefix(", ")
-            rows.append([mark(colours[name], name), f"{key}: {point}" if point else key, *map(seconds, means), tail])
+    for key, name, member in plan.members:
+        tail = NONE if member.tail_from is None else f"from {percent(member.tail_from)} on {member.tail_units}"
+        means = (member.rollout.mean_s, member.train.mean_s, member.slowdown.alone_s)
+        point = point_text(member).removeprefix(", ")
+        rows.append([mark(colours[name], name), f"{key}: {point}" if point else key, *map(seconds, means), tail])
     return Table.of(["job", "group", ">rollout", ">train", ">alone", "tail moves"], rows)
 
 

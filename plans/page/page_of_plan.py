@@ -38,7 +38,7 @@ from .elements import Banner, Card, render
 def settings(plan: Plan) -> Table:
     """Return a table of the settings of each kind of round."""
     rounds = plan.job.rounds
-    kinds: list[ShortRound | LongRound] = [rounds.short] + ([rounds.long] if rounds.long is not None else [])
+    kinds = [kind for _, kind in rounds.kinds]
     issue = [
         f"{r.issue.prompts:,} prompts × {r.issue.samples} samples"
         + (f", {r.issue.copies} copies at once" if isinstance(r, LongRound) and r.issue.copies > 1 else "")
@@ -211,7 +211,7 @@ def headline(plan: Plan) -> list[Card]:
     """Return the cards with the headline figures."""
     predicted, solver = plan.predicted, plan.solver
     plain_ms, here_ms = 1000 * predicted.baseline.seconds_per_sample, 1000 * predicted.seconds_per_sample
-    name, tightest, _ = min(charts_plan.memory_bars(plan), key=lambda bar: bar[1].headroom)
+    name, tightest, _ = min(charts_plan.named_memory(plan), key=lambda bar: bar[1].headroom)
     off = abs(1 - predicted.length_ratio)
     return [
         Card(

@@ -443,6 +443,11 @@ class GroupsPlan(Strict):
     volatile: Volatile
     """Facts about the solve itself."""
 
+    @property
+    def members(self) -> list[tuple[str, str, GroupMember]]:
+        """(group's id, name, entry) of every job."""
+        return [(key, name, member) for key, group in self.groups.items() for name, member in group.jobs.items()]
+
     @model_validator(mode="after")
     def _every_job_is_in_one_group(self) -> GroupsPlan:
         seen: dict[str, str] = {}

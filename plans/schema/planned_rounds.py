@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -190,17 +190,21 @@ class Rounds(Strict):
     long: LongRound | None
     """The round for deferred prompts; null when the mode defers none."""
 
+    @property
+    def kinds(self) -> list[tuple[Literal["short", "long"], ShortRound | LongRound]]:
+        """The kinds that the plan has, by name."""
+        return [("short", self.short)] if self.long is None else [("short", self.short), ("long", self.long)]
+
 
 def hand_over_faults(rounds: Rounds) -> list[tuple[str, str]]:
     """Return hand-overs that leave no engine for decoding, as (message, dotted field below the job)."""
-    kinds = [("short", rounds.short)] + ([("long", rounds.long)] if rounds.long else [])
     return [
         (
             f"frees {kind.hand_over.engines} of {count(kind.rollout.engines, 'engine')}, and one must go on decoding; "
             + (f"write at most {kind.rollout.engines - 1}" if kind.rollout.engines > 1 else "write hand_over: null"),
             f"rounds.{name}.hand_over.engines",
         )
-        for name, kind in kinds
+        for name, kind in rounds.kinds
         if kind.hand_over is not None and kind.hand_over.engines >= kind.rollout.engines
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -248,6 +248,11 @@ class PredictedRounds(Strict):
     long: PredictedRound | None
     """Long rounds; null when the plan has none."""
 
+    @property
+    def kinds(self) -> list[tuple[Literal["short", "long"], PredictedRound]]:
+        """The kinds that the plan has, by name."""
+        return [("short", self.short)] if self.long is None else [("short", self.short), ("long", self.long)]
+
 
 class PredictedCut(Strict):
     """Responses that the job's cap cuts, among those that are trained."""
@@ -320,6 +325,10 @@ class PredictedWait(Strict):
     """Share of P prompts that a long round lacks in the mean, since too few of those that it issues are long."""
 
 
+Place = Literal["kv", "train", "host"]
+"""Where memory is: in engines for KV cache, in trainers, in a node's host."""
+
+
 class Predicted(Strict):
     """What the simulator expects of the plan."""
 
@@ -385,6 +394,17 @@ class Predicted(Strict):
     def speedup(self) -> float:
         """Samples per second over those of plain synchronous rounds."""
         return self.baseline.seconds_per_sample / self.seconds_per_sample
+
+    @property
+    def memory_bars(self) -> list[tuple[Place, Literal["short", "long"] | None, MemoryBar]]:
+        """(place, kind of round, bar) of every memory that is known: engines' and trainers' of each kind of round, then
+        the host's, which has no kind."""
+        bars: list[tuple[Place, Literal["short", "long"] | None, MemoryBar]] = []
+        for kind, mean in self.rounds.kinds:
+            bars.append(("kv", kind, mean.memory.kv))
+            if mean.memory.train is not None:
+                bars.append(("train", kind, mean.memory.train))
+        return [*bars, ("host", None, self.host_memory)]
 
     @property
     def cut_share(self) -> float | None:
