@@ -69,6 +69,50 @@ def lanes(labels: Sequence[tuple[float, str]], low: float, high: float) -> dict[
     )
 
 
+def hovering(text: str | Sequence[str]) -> dict[str, Any]:
+    """What is shown of a mark under the pointer; nothing for no text."""
+    return {"hovertext": text, "hoverinfo": "text"} if text else {"hoverinfo": "skip"}
+
+
+def draw_bar(
+    chart: Any,
+    x: Sequence[float],
+    y: Sequence[float],
+    width: float,
+    colour: str,
+    hover: str | Sequence[str] = "",
+    **more: Any,
+) -> None:
+    """Draw horizontal bars of one colour without outlines: their lengths, rows, share of a row's height."""
+    marker = {"color": colour, "line": {"width": 0}}
+    chart.add_bar(orientation="h", x=x, y=y, width=width, **{"marker": marker, **hovering(hover), **more})
+
+
+def tick(chart: Any, x: float, row: float, half: float, colour: str, width: float = 2, hover: str = "") -> None:
+    """Draw a line across a row, `half` of its height to either side."""
+    line = {"color": colour, "width": width}
+    chart.add_scatter(x=[x, x], y=[row - half, row + half], mode="lines", line=line, **hovering(hover))
+
+
+def diamonds(chart: Any, x: Sequence[float], y: Sequence[float], size: int = 8, hover: str = "", **more: Any) -> None:
+    """Draw diamonds in the colour of text."""
+    marker = {"symbol": "diamond", "size": size, "color": INK, "line": {"color": PANEL, "width": 1}}
+    chart.add_scatter(x=x, y=y, mode="markers", marker=marker, **hovering(hover), **more)
+
+
+def beside(chart: Any, x: float, y: float, text: str, position: str = "middle right") -> None:
+    """Write small text beside a point; what does not fit the drawing is not cut off."""
+    chart.add_scatter(
+        x=[x], y=[y], mode="text", text=[text], textposition=position, textfont={"size": 11, "color": MUTED},
+        hoverinfo="skip", cliponaxis=False,
+    )  # fmt: skip
+
+
+def hatch(colour: str, size: int, solidity: float, ground: float) -> dict[str, Any]:
+    """The pattern of bars that are hatched in a colour, on a ground of it with this opacity."""
+    return {"shape": "/", "size": size, "solidity": solidity, "fgcolor": colour, "bgcolor": faded(colour, ground)}
+
+
 def cut(chart: Any, x_axis: dict[str, Any], tokens: int, text: str) -> None:
     """Draw a dashed line across an axis of lengths, with its text above the drawing, where no curve runs."""
     log, (low, high) = x_axis.get("type") == "log", x_axis["range"]
@@ -153,48 +197,28 @@ def bands(groups: Sequence[BandGroup]) -> tuple[Any, int, tuple[Swatch, ...]]:
 
 
 def _band(chart: Any, position: float, row: BandRow, longest: float) -> None:
-    lines = []
-    if (expected := row.predicted) is not None:
-        lines.append(
-            f"predicted p50 {seconds(expected.p50)}, p95 {seconds(expected.p95)}, mean {seconds(expected.mean)}"
-        )
-    if (measured := row.measured) is not None:
-        lines.append(
-            f"measured p50 {seconds(measured.p50)}, p95 {seconds(measured.p95)}, mean {seconds(measured.mean)}"
-        )
+    expected, measured = row.predicted, row.measured
+    lines = [
+        f"{name} p50 {seconds(spread.p50)}, p95 {seconds(spread.p95)}, mean {seconds(spread.mean)}"
+        for name, spread in (("predicted", expected), ("measured", measured))
+        if spread is not None
+    ]
     hover = f"<b>{row.label}</b><br>" + "<br>".join(lines)
     if expected is not None:
         # A band of no width would not be seen.
         width = max(expected.p95 - expected.p50, 0.004 * longest)
-        chart.add_bar(
-            orientation="h", base=[expected.p50], x=[width], y=[position], width=0.66, hovertext=hover,
-            hoverinfo="text", marker={"color": faded(row.colour, 0.38), "line": {"width": 0}},
-        )  # fmt: skip
+        draw_bar(chart, [width], [position], 0.66, faded(row.colour, 0.38), hover, base=[expected.p50])
     if expected is not None and measured is not None:
-        _tick(chart, expected.mean, position, row.colour)
+        tick(chart, expected.mean, position, 0.36, row.colour)
     if measured is not None:
         chart.add_scatter(
-            x=[measured.p50, measured.p95], y=[position, position], mode="lines+markers", hovertext=hover,
-            hoverinfo="text", line={"color": row.colour, "width": 3},
+            x=[measured.p50, measured.p95], y=[position, position], mode="lines+markers", cliponaxis=False,
+            line={"color": row.colour, "width": 3}, **hovering(hover),
             marker={"size": 8, "color": [row.colour, PANEL], "line": {"color": row.colour, "width": 2}},
-            cliponaxis=False,
         )  # fmt: skip
     shown = measured or expected
     if shown is None:
         return
-    chart.add_scatter(
-        x=[shown.mean], y=[position], mode="markers", hovertext=hover, hoverinfo="text",
-        marker={"symbol": "diamond", "size": 8, "color": INK, "line": {"color": PANEL, "width": 1}}, cliponaxis=False,
-    )  # fmt: skip
-    right = max(s.p95 if s.p95 > s.mean else s.mean for s in (measured, expected) if s is not None)
-    chart.add_scatter(
-        x=[right], y=[position], mode="text", text=["  " + span(shown.p50, shown.p95)], textposition="middle right",
-        textfont={"size": 11, "color": MUTED}, hoverinfo="skip", cliponaxis=False,
-    )  # fmt: skip
-
-
-def _tick(chart: Any, x: float, position: float, colour: str) -> None:
-    chart.add_scatter(
-        x=[x, x], y=[position - 0.36, position + 0.36], mode="lines", hoverinfo="skip",
-        line={"color": colour, "width": 2},
-    )  # fmt: skip
+    diamonds(chart, [shown.mean], [position], hover=hover, cliponaxis=False)
+    right = max(max(s.p95, s.mean) for s in (measured, expected) if s is not None)
+    beside(chart, right, position, "  " + span(shown.p50, shown.p95))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..phrases.numbers import beside_predicted, count, fixed, is_finite, percent, times
 from ..phrases.sentences import listed
-from .chart_axes import axis, cut, figure, lanes, share_axis
+from .chart_axes import axis, beside, cut, draw_bar, figure, lanes, share_axis
 from .charts_one_run import Detail
 from .charts_plan import length_axis
 from .elements import GOOD, INK, MODE, MUTED, PHASE, Chart, Swatch, esc, faded
@@ -134,22 +134,22 @@ def waste(runs: Runs) -> Chart | None:
     for fate in fates:
         tokens = [detail["waste"]["tokens"].get(fate, 0) for detail in runs.values()]
         totals = [sum(detail["waste"]["tokens"].values()) or 1 for detail in runs.values()]
-        chart.add_bar(
-            orientation="h", x=[t / total for t, total in zip(tokens, totals, strict=True)], y=list(range(len(runs))),
-            width=0.5, marker={"color": FATES.get(fate, MUTED), "line": {"width": 0}}, hoverinfo="text",
-            hovertext=[f"<b>{esc(name)}</b>, {esc(fate)}<br>{t:,} tokens, {percent(t / total, 1)}"
+        shares = [t / total for t, total in zip(tokens, totals, strict=True)]
+        draw_bar(
+            chart, shares, list(range(len(runs))), 0.5, FATES.get(fate, MUTED),
+            [f"<b>{esc(name)}</b>, {esc(fate)}<br>{t:,} tokens, {percent(t / total, 1)}"
                        for name, t, total in zip(runs, tokens, totals, strict=True)],
         )  # fmt: skip
     chart.update_layout(
         xaxis=share_axis("share of the tokens of samples that ended"),
         yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.6, len(runs) - 0.4),
     )
-    shares = [
+    untrained = [
         f"{name} {percent(lost['share'], 1)}"
         + (f", and {count(lost['aborted_samples'], 'sample')} stopped unfinished" if lost["aborted_samples"] else "")
         for name, lost in ((name, detail["waste"]) for name, detail in runs.items())
     ]
-    caption = f"Tokens of finished samples that were not trained: {'; '.join(shares)}."
+    caption = f"Tokens of finished samples that were not trained: {'; '.join(untrained)}."
     if any(detail["waste"]["aborted_samples"] for detail in runs.values()):
         caption += " How many tokens the stopped samples had, the trace does not say."
     legend = tuple(Swatch(fate, FATES.get(fate, MUTED)) for fate in fates)
@@ -163,16 +163,9 @@ def comparison(runs: Runs, colours: Mapping[str, str]) -> Chart:
     for index, (name, detail) in enumerate(runs.items()):
         measured_s, predicted_s = detail["step_s"], detail["step_s_predicted"]
         hover = f"<b>{esc(name)}</b><br>measured {measured_s:.3f} s<br>predicted {predicted_s:.3f} s"
-        common: dict[str, Any] = {"orientation": "h", "y": [index], "hovertext": hover, "hoverinfo": "text"}
-        chart.add_bar(
-            x=[predicted_s], width=0.5, marker={"color": faded(colours[name], 0.3), "line": {"width": 0}}, **common
-        )
-        chart.add_bar(x=[measured_s], width=0.24, marker={"color": colours[name], "line": {"width": 0}}, **common)
-        chart.add_scatter(
-            x=[0], y=[index - 0.44], mode="text", textposition="middle right", hoverinfo="skip", cliponaxis=False,
-            text=[beside_predicted(measured_s, predicted_s)],
-            textfont={"size": 11, "color": MUTED},
-        )  # fmt: skip
+        draw_bar(chart, [predicted_s], [index], 0.5, faded(colours[name], 0.3), hover)
+        draw_bar(chart, [measured_s], [index], 0.24, colours[name], hover)
+        beside(chart, 0, index - 0.44, beside_predicted(measured_s, predicted_s))
     chart.update_layout(
         xaxis=axis("seconds a step, over the cycle", range=[0, 1.04 * most], nticks=6),
         yaxis=lanes([(index, esc(name)) for index, name in enumerate(runs)], -0.75, len(runs) - 0.5),

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..phrases.numbers import beside_predicted, bytes_text, count, digits, percent, seconds
 from ..phrases.sentences import PHASE_NAMES, listed, source_text
-from .chart_axes import BandGroup, BandRow, DurationSpread, axis, bands, figure, share_axis
-from .elements import BAD, INK, MODE, MUTED, PANEL, PHASE, SOURCE, Chart, Swatch, esc, faded
+from .chart_axes import BandGroup, BandRow, DurationSpread, axis, bands, diamonds, figure, share_axis
+from .elements import BAD, INK, MODE, MUTED, PHASE, SOURCE, Chart, Swatch, esc, faded
 
 Detail = Mapping[str, Any]
 MAX_BARS = 240
@@ -56,10 +56,7 @@ def steps(key: str, name: str, detail: Detail) -> Chart:
     top = max(*totals, *(expected["step_s"]["p95"] for _, expected in kinds_of(detail)))
     long = [index for index, part in enumerate(bins) if any(kinds[i] == "long" for i in part)]
     if long and several:
-        chart.add_scatter(
-            x=[xs[i] for i in long], y=[totals[i] + 0.03 * top for i in long], mode="markers", hoverinfo="skip",
-            marker={"symbol": "diamond", "size": 7, "color": INK, "line": {"color": PANEL, "width": 1}},
-        )  # fmt: skip
+        diamonds(chart, [xs[i] for i in long], [totals[i] + 0.03 * top for i in long], 7)
     _marks(chart, detail)
     chart.update_layout(
         xaxis=axis("step", range=[xs[0] - 0.7 * size, xs[-1] + 0.7 * size], nticks=12),

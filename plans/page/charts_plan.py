@@ -9,7 +9,19 @@ from ..phrases.numbers import bytes_text, digits, percent, seconds, times, usd
 from ..phrases.sentences import PHASE_NAMES, listed, sentence
 from ..schema.plan import Plan
 from ..schema.predicted import ROUGH_ROUNDS, MemoryBar, Predicted, PredictedRound, Quantiles
-from .chart_axes import BandGroup, BandRow, DurationSpread, axis, bands, cut, figure, lanes, share_axis
+from .chart_axes import (
+    BandGroup,
+    BandRow,
+    DurationSpread,
+    axis,
+    bands,
+    beside,
+    cut,
+    draw_bar,
+    figure,
+    lanes,
+    share_axis,
+)
 from .elements import BAD, INK, MODE, MUTED, PANEL, PHASE, TRACK, Chart, Swatch, faded
 
 
@@ -217,15 +229,9 @@ def filled(rows: list[tuple[str, float, float, str]]) -> tuple[Any, int]:
     most = max([1.0, *shares])
     for index, ((name, needed, capacity, colour), share) in enumerate(zip(rows, shares, strict=True)):
         hover = f"<b>{name}</b><br>{bytes_text(needed)} of {bytes_text(capacity)}, {percent(share, 1)}"
-        chart.add_bar(orientation="h", x=[1.0], y=[index], width=0.5, marker={"color": TRACK}, hoverinfo="skip")
-        chart.add_bar(
-            orientation="h", x=[share], y=[index], width=0.5, hovertext=hover, hoverinfo="text",
-            marker={"color": BAD if share > 1 else colour, "line": {"width": 0}},
-        )  # fmt: skip
-        chart.add_scatter(
-            x=[most], y=[index - 0.42], mode="text", text=[f"{bytes_text(needed)} of {bytes_text(capacity)}"],
-            hoverinfo="skip", textposition="middle left", textfont={"size": 11, "color": MUTED}, cliponaxis=False,
-        )  # fmt: skip
+        draw_bar(chart, [1.0], [index], 0.5, TRACK, marker={"color": TRACK})
+        draw_bar(chart, [share], [index], 0.5, BAD if share > 1 else colour, hover)
+        beside(chart, most, index - 0.42, f"{bytes_text(needed)} of {bytes_text(capacity)}", "middle left")
     chart.update_layout(
         xaxis=share_axis("", most),
         yaxis=lanes([(i, row[0]) for i, row in enumerate(rows)], -0.75, len(rows) - 0.5),

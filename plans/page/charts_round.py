@@ -11,7 +11,7 @@ from ..facts.round_bars import LANES, Lane, RoundBar, slack_text
 from ..phrases.numbers import percent, seconds
 from ..phrases.sentences import PHASE_NAMES, exposed_text, listed
 from ..schema.predicted import Predicted, PredictedRound
-from .chart_axes import axis, figure, header, lanes
+from .chart_axes import axis, draw_bar, figure, hatch, header, lanes
 from .elements import INK, PHASE, Chart, Swatch, esc, faded
 
 _LANE: Mapping[str, str] = {"sync": "transfer"}
@@ -77,7 +77,6 @@ def _draw(chart: Any, bar: RoundBar, position: float) -> None:
     bar_names = {**PHASE_NAMES, "tail": "rollout, its tail", "scoring": "scoring, beside the rollout"}
     name = bar_names[bar.phase]
     pale = bar.phase in ("rollout", "tail", "scoring")
-    pattern = {"shape": "/", "size": 5, "solidity": 0.25, "fgcolor": colour, "bgcolor": faded(colour, 0.12)}
     chart.add_bar(
         orientation="h", base=[bar.begin_s], x=[bar.seconds], y=[position], width=2 * _HALF,
         hovertext=f"<b>{esc(name)}</b><br>{seconds(bar.begin_s)} to {seconds(bar.begin_s + bar.seconds)}: "
@@ -86,7 +85,7 @@ def _draw(chart: Any, bar: RoundBar, position: float) -> None:
         marker={
             "color": faded(colour, 0.3 if bar.phase == "scoring" else 0.16) if pale else colour,
             "line": {"width": 0},
-            **({"pattern": pattern} if bar.phase == "tail" else {}),
+            **({"pattern": hatch(colour, 5, 0.25, 0.12)} if bar.phase == "tail" else {}),
         },
     )  # fmt: skip
 
@@ -135,19 +134,9 @@ def one_round(key: str, name: str, detail: Mapping[str, Any]) -> Chart | None:
     for position, row in enumerate(rows):
         labels.append((float(position), row["name"]))
         for began, ended in row["spans"]:
-            chart.add_bar(
-                orientation="h",
-                base=[began],
-                x=[ended - began],
-                y=[position],
-                width=0.62,
-                hovertext=f"<b>{esc(row['name'])}</b> {_VERB[row['what']]}<br>{seconds(began)} to {seconds(ended)}",
-                hoverinfo="text",
-                marker={
-                    "color": faded(_COLOUR[row["what"]], 0.55 if row["what"] == "stream" else 1.0),
-                    "line": {"width": 0},
-                },
-            )
+            hover = f"<b>{esc(row['name'])}</b> {_VERB[row['what']]}<br>{seconds(began)} to {seconds(ended)}"
+            colour = faded(_COLOUR[row["what"]], 0.55 if row["what"] == "stream" else 1.0)
+            draw_bar(chart, [ended - began], [position], 0.62, colour, hover, base=[began])
     end_s = round_["end_s"]
     chart.update_layout(
         xaxis=axis("seconds from the round's beginning", range=[0, 1.01 * end_s], nticks=9),

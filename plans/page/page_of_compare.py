@@ -11,7 +11,7 @@ from ..phrases.numbers import count, percent, ratio, seconds, times, usd
 from ..phrases.sentences import PHASE_NAMES, sentence
 from ..phrases.tables import Table, right
 from ..schema.plan import Plan
-from .chart_axes import axis, figure, lanes, share_axis
+from .chart_axes import axis, beside, draw_bar, figure, lanes, share_axis, tick
 from .elements import INK, MODE, MUTED, PHASE, Card, Chart, Swatch, esc, render
 
 ROW_PX = 44
@@ -31,19 +31,9 @@ def steps(points: Sequence[ComparedPoint]) -> Chart:
             f"<b>{esc(label)}</b><br>{mode}: {seconds(step_s)} a step, p95 {seconds(plan.predicted.step_s.p95)}<br>"
             f"plain rounds: {seconds(baseline_s)}"
         )
-        chart.add_bar(
-            orientation="h", x=[step_s], y=[index], width=0.5, hovertext=hover, hoverinfo="text",
-            marker={"color": MODE[mode], "line": {"width": 0}},
-        )  # fmt: skip
-        chart.add_scatter(
-            x=[baseline_s, baseline_s], y=[index - 0.3, index + 0.3], mode="lines", hovertext=hover, hoverinfo="text",
-            line={"color": INK, "width": 2},
-        )  # fmt: skip
-        chart.add_scatter(
-            x=[0], y=[index - 0.44], mode="text", textposition="middle right", hoverinfo="skip", cliponaxis=False,
-            text=[f"{seconds(step_s)}, {times(plan.predicted.speedup)} plain rounds"],
-            textfont={"size": 11, "color": MUTED},
-        )  # fmt: skip
+        draw_bar(chart, [step_s], [index], 0.5, MODE[mode], hover)
+        tick(chart, baseline_s, index, 0.3, INK, hover=hover)
+        beside(chart, 0, index - 0.44, f"{seconds(step_s)}, {times(plan.predicted.speedup)} plain rounds")
     chart.update_layout(
         xaxis=axis("seconds a step", range=[0, 1.04 * longest_s], nticks=6),
         yaxis=lanes([(index, esc(label)) for index, (label, _) in enumerate(plans)], -0.75, len(plans) - 0.5),
@@ -98,10 +88,10 @@ def phases(points: Sequence[ComparedPoint]) -> Chart:
     phases_of = [plan.predicted.phases_s.model_dump() for _, plan in plans]
     totals = [sum(seconds_of[name] for name in names) or 1.0 for seconds_of in phases_of]
     for name in names:
-        chart.add_bar(
-            orientation="h", x=[seconds_of[name] / total for seconds_of, total in zip(phases_of, totals, strict=True)],
-            y=list(range(len(plans))), width=0.5, marker={"color": PHASE[name], "line": {"width": 0}}, hoverinfo="text",
-            hovertext=[f"<b>{esc(label)}</b>, {PHASE_NAMES[name]}<br>{seconds(seconds_of[name])}, "
+        shares = [seconds_of[name] / total for seconds_of, total in zip(phases_of, totals, strict=True)]
+        draw_bar(
+            chart, shares, list(range(len(plans))), 0.5, PHASE[name],
+            [f"<b>{esc(label)}</b>, {PHASE_NAMES[name]}<br>{seconds(seconds_of[name])}, "
                        f"{percent(seconds_of[name] / total)}"
                        for (label, _), seconds_of, total in zip(plans, phases_of, totals, strict=True)],
         )  # fmt: skip

@@ -24,7 +24,7 @@ from ..phrases.sentences import listed, sentence
 from ..phrases.tables import Table, right
 from ..schema.groups_plan import CostFigures, GroupsPlan, PlannedGroup
 from ..schema.plan import InputFile
-from .chart_axes import axis, figure, lanes
+from .chart_axes import axis, diamonds, draw_bar, figure, hatch, lanes, tick
 from .charts_plan import filled
 from .elements import (
     BAD,
@@ -64,12 +64,12 @@ def costs(plan: GroupsPlan) -> Chart:
     most = max(figures.usd_per_hour for _, figures in rows) or 1.0
     for index, (name, figures) in enumerate(rows):
         colour = GOOD if index == 0 else PHASE["other"]
-        pattern = {"shape": "/", "size": 6, "solidity": 0.3, "fgcolor": colour, "bgcolor": faded(colour, 0.15)}
-        chart.add_bar(
-            orientation="h", x=[figures.usd_per_hour], y=[index], width=0.46, hoverinfo="text",
-            hovertext=f"<b>{name}</b><br>{usd(figures.usd_per_hour)} USD/h<br>{figures.usd_per_unit:.3f} USD/unit"
+        pattern = {} if figures.fits else {"pattern": hatch(colour, 6, 0.3, 0.15)}
+        draw_bar(
+            chart, [figures.usd_per_hour], [index], 0.46, colour,
+            f"<b>{name}</b><br>{usd(figures.usd_per_hour)} USD/h<br>{figures.usd_per_unit:.3f} USD/unit"
             f"<br>bounds kept {percent(figures.slo_attained)}",
-            marker={"color": colour, "line": {"width": 0}, **({} if figures.fits else {"pattern": pattern})},
+            marker={"color": colour, "line": {"width": 0}, **pattern},
         )  # fmt: skip
         chart.add_annotation(
             x=0, y=index - 0.42, xanchor="left", yanchor="middle", xshift=2, showarrow=False, bgcolor=PANEL,
@@ -219,20 +219,13 @@ def slowdowns(plan: GroupsPlan, colours: Mapping[str, str]) -> Chart:
     top = max(max(m.slowdown.slo, m.slowdown.p95) for _, _, m in members)
     for index, (key, name, member) in enumerate(members):
         s = member.slowdown
-        chart.add_bar(
-            orientation="h", base=[s.p50], x=[max(s.p95 - s.p50, 0.003 * top)], y=[index], width=0.5, hoverinfo="text",
-            hovertext=f"<b>{name}</b>, {key}<br>mean {times(s.mean, 3)}, p50 {times(s.p50, 3)}, p95 {times(s.p95, 3)}"
-            f"<br>at most {times(s.slo, 3)}<br>alone {seconds(s.alone_s)} an iteration",
-            marker={"color": faded(colours[name], 0.55), "line": {"width": 0}},
+        draw_bar(
+            chart, [max(s.p95 - s.p50, 0.003 * top)], [index], 0.5, faded(colours[name], 0.55),
+            f"<b>{name}</b>, {key}<br>mean {times(s.mean, 3)}, p50 {times(s.p50, 3)}, p95 {times(s.p95, 3)}"
+            f"<br>at most {times(s.slo, 3)}<br>alone {seconds(s.alone_s)} an iteration", base=[s.p50],
         )  # fmt: skip
-        chart.add_scatter(
-            x=[s.mean], y=[index], mode="markers", hoverinfo="skip",
-            marker={"symbol": "diamond", "size": 8, "color": INK, "line": {"color": PANEL, "width": 1}},
-        )  # fmt: skip
-        chart.add_scatter(
-            x=[s.slo, s.slo], y=[index - 0.36, index + 0.36], mode="lines", hoverinfo="skip",
-            line={"color": INK if s.keeps else BAD, "width": 2.5},
-        )  # fmt: skip
+        diamonds(chart, [s.mean], [index])
+        tick(chart, s.slo, index, 0.36, INK if s.keeps else BAD, 2.5)
     low = min(0.98, *(m.slowdown.p50 for _, _, m in members))
     chart.add_vline(x=1.0, line={"color": LINE, "width": 1.5})
     chart.update_layout(
