@@ -19,10 +19,10 @@ from typing import Any
 from ..planner.reprice import reprice
 from ..plans.diff.groups_diff import diff_groups
 from ..plans.diff.groups_report import groups_report, one_groups_report
-from ..plans.diff.input_diff import InputFiles
+from ..plans.diff.input_diff import InputFiles, NamedFigures, inputs_of
 from ..plans.diff.job_diff import diff_jobs
-from ..plans.diff.job_report import job_report, one_job_report, one_plan_dict
-from ..plans.diff.review import MAX_LINES, Report
+from ..plans.diff.job_report import job_report, one_job_report
+from ..plans.diff.review import MAX_LINES, Report, one_plan_dict
 from ..plans.diff.review import markdown as rendered
 from ..plans.schema.groups_plan import GroupsPlan, load_groups_plan
 from ..plans.schema.plan import Plan, load_plan
@@ -76,13 +76,11 @@ def _checked_out(operand: str, revision: str, path: str, folder: Path) -> Path:
 
 def _inputs(plan_path: Path) -> list[str]:
     """Paths of a plan's inputs, relative to it. Raises InputError for what is no plan."""
-    from ..plans.diff.input_diff import NamedFigures, inputs_of
-    from ..plans.schema.groups_plan import load_groups_plan
-    from ..plans.schema.plan import load_plan
-    from ..plans.yaml.yaml_io import document_kind
+    return [file.path for file in inputs_of(_plan(plan_path)).values() if not isinstance(file, NamedFigures)]
 
-    plan = load_groups_plan(plan_path) if document_kind(plan_path) == "rlplan_groups" else load_plan(plan_path)
-    return [file.path for file in inputs_of(plan).values() if not isinstance(file, NamedFigures)]
+
+def _plan(path: Path) -> Plan | GroupsPlan:
+    return load_groups_plan(path) if document_kind(path) == "rlplan_groups" else load_plan(path)
 
 
 def _take(root: Path, commit: str, path: str, folder: Path) -> bool:
@@ -201,8 +199,7 @@ def _side(given: File | Plan | GroupsPlan | None, stack: ExitStack) -> _Side | N
         return None
     operand = name_of(given)
     path = stack.enter_context(plan_file(operand))
-    plan = load_groups_plan(path) if document_kind(path) == "rlplan_groups" else load_plan(path)
-    return _Side(plan, operand, without_revision(operand), path, sha256_file(path))
+    return _Side(_plan(path), operand, without_revision(operand), path, sha256_file(path))
 
 
 def _difference(

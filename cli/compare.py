@@ -233,7 +233,7 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
 
 def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
     """Lines below the table: its columns, the fastest and the cheapest plan, points without a plan, and notes."""
-    from ..plans.facts.compared_plans import assumed_line, binds, cheapest, fastest
+    from ..plans.facts.compared_plans import assumed_line, binds, cheapest, fastest, notes_of
     from ..plans.facts.plan_text import cut_text
 
     best, least = fastest(points), cheapest(points)
@@ -252,10 +252,6 @@ def _lines(job: str, points: list[ComparedPoint], wide: bool) -> list[str]:
         plans = [(point.label, point.plan) for point in points if point.plan is not None]
         lines += [f"{label}: bottleneck {binds(plan)}; {cut_text(plan.predicted)}" for label, plan in plans]
     lines += [f"no plan: {point.label}: {point.reason}" for point in points if point.plan is None]
-    notes: dict[str, list[str]] = {}
-    for point in points:
-        for note in point.notes:
-            notes.setdefault(note, []).append(point.label)
-    for note, labels in notes.items():
+    for note, labels in notes_of(points).items():
         lines.append(f"note: {note}" + ("" if len(labels) == len(points) else f" ({'; '.join(labels)})"))
     return lines

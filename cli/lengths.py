@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import NONE, fixed, percent
+from ..plans.phrases.tables import right, text_lines
 from .shared.options import ACTIONS, force_option, must_fit_action
 
 if TYPE_CHECKING:
@@ -98,14 +98,13 @@ def _list(as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({"tables": tables}))
         return 0
-    _table(
-        ["name", "p50", "p95", "p99", "cap", "at cap", "ICC", "model, task"],
-        [
-            [t["name"], str(t["p50_tokens"]), str(t["p95_tokens"]), str(t["p99_tokens"]), str(t["cap_tokens"]),
-             percent(t['at_cap']), f"{t['icc']:.2f}", f"{t['model']}: {t['task']}"]
-            for t in tables
-        ],
-    )  # fmt: skip
+    rows = [
+        [t["name"], *(str(t[key]) for key in ("p50_tokens", "p95_tokens", "p99_tokens", "cap_tokens")),
+         percent(t['at_cap']), f"{t['icc']:.2f}", f"{t['model']}: {t['task']}"]
+        for t in tables
+    ]  # fmt: skip
+    titles = ["name", *right(("p50", "p95", "p99", "cap", "at cap", "ICC")), "model, task"]
+    click.echo("\n".join(text_lines(titles, rows)))
     click.echo("none of them is of your job: rlplan lengths show NAME says how far off one may be")
     return 0
 
@@ -192,10 +191,3 @@ def cautions(trace: Any) -> list[str]:
             f"how long prompts are is unknown, {PROMPT_TOKENS} tokens are assumed; name a column prompt_tokens"
         )
     return lines
-
-
-def _table(heads: list[str], rows: list[list[str]]) -> None:
-    wide: Callable[[int], int] = lambda column: max(len(row[column]) for row in [heads, *rows])  # noqa: E731
-    for row in [heads, *rows]:
-        cells = [f"{cell:>{wide(i)}}" if 0 < i < len(row) - 1 else f"{cell:{wide(i)}}" for i, cell in enumerate(row)]
-        click.echo("  ".join(cells).rstrip())

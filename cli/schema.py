@@ -27,18 +27,6 @@ def model_of(kind: str) -> type[BaseModel]:
     return ALL_MODELS[mark_of(kind)]
 
 
-def kind_of(path: str | Path) -> str:
-    """The kind of the document at `path`, by its mark. Raises InputError if it has no known mark."""
-    from ..plans.yaml.yaml_io import document_kind, kind_of_mark
-
-    mark = document_kind(path)
-    kind = kind_of_mark(mark) if mark else ""
-    if kind not in KINDS:
-        marks = ", ".join(map(mark_of, KINDS))
-        raise InputError(f"is not an rlplan document: it has none of the keys {marks} at its top", str(path))
-    return kind
-
-
 LINES = ("lengths",)
 """Names of files that hold one JSON object per line; their schema is that of a line."""
 
@@ -55,7 +43,6 @@ def schema_command(name: str | None, out: Path | None, overwrite: bool) -> int:
     The first line of every document that rlplan writes names its schema for editors with the YAML language server; it
     lies in .rlplan beside the document.
     """
-    from ..plans.yaml.errors import InputError
     from ..plans.yaml.output_files import must_take_file
     from ..plans.yaml.yaml_io import atomic_write, schema_of
 

@@ -11,14 +11,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...plans.facts.group_cells import bounds_text, declined_text, limit, point_text, slack
+from ...plans.facts.group_cells import bounds_text, declined_text, limit, move_reason, nodes_text, point_text, slack
 from ...plans.facts.plan_text import groups_status
 from ...plans.phrases.numbers import bytes_of, count, percent, seconds, times, usd
 from ...plans.phrases.tables import right
 from .bars import table
 
 if TYPE_CHECKING:
-    from ...plans.schema.groups_plan import CostFigures, GroupsPlan, PlannedGroup
+    from ...plans.schema.groups_plan import GroupsPlan, PlannedGroup
     from ...plans.schema.workload import GroupRules
 
 
@@ -64,25 +64,22 @@ _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 def costs_text(plan: GroupsPlan) -> str:
     """Costs of the plan, of Algorithm 1 and of each job alone. A unit of training is what one USD buys a job alone."""
     predicted = plan.predicted
-    rows: list[tuple[str, CostFigures]] = [
+    rows = (
         ("this plan", predicted.plan),
         ("RollMux's Algorithm 1", predicted.algorithm_1),
         ("each job alone", predicted.solo_d),
-    ]
-    lines = []
-    for name, figures in rows:
-        lines.append(
-            f"  {name:22} {figures.usd_per_hour:9.2f} USD/h {figures.usd_per_unit:6.3f} USD/unit"
-            + (f"   bounds kept {percent(figures.slo_attained)}" if figures.fits else "   does not fit the cluster")
-        )
-    return "\n".join(lines)
+    )
+    return "\n".join(
+        f"  {name:22} {figures.usd_per_hour:9.2f} USD/h {figures.usd_per_unit:6.3f} USD/unit"
+        + (f"   bounds kept {percent(figures.slo_attained)}" if figures.fits else "   does not fit the cluster")
+        for name, figures in rows
+    )
 
 
 def groups_text(plan: GroupsPlan) -> Iterator[str]:
     """A line for each group, and one for each of its jobs."""
     for key, group in plan.groups.items():
-        named = " + ".join(f"{count} {pool}" for pool, count in _nodes(group).items())
-        yield f"{key}: {named}, {usd(group.usd_per_hour)} USD/h"
+        yield f"{key}: {nodes_text(group)}, {usd(group.usd_per_hour)} USD/h"
         for name, member in group.jobs.items():
             s = member.slowdown
             ways = point_text(member) or "".join(
@@ -107,13 +104,11 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
     if plan.inputs.previous is not None:
         yield f"{count(len(plan.moves), 'move')} from {plan.inputs.previous.path}" + (":" if plan.moves else "")
     for move in plan.moves:
-        reason = (
-            "needed to keep bounds or node counts" if move.needed else f"saves {usd(move.saves_usd_per_hour)} USD/h"
-        )
         alike = sum(other.together == move.together for other in plan.moves) - 1
         yield (
             f"  {move.job}: {move.from_group} -> {move.to_group}, costs {usd(move.price_usd)} USD "
-            f"({seconds(move.price_s)}), {reason}" + (f", together with {count(alike, 'other move')}" if alike else "")
+            f"({seconds(move.price_s)}), {move_reason(move)}"
+            + (f", together with {count(alike, 'other move')}" if alike else "")
         )
     if plan.declined is not None:
         yield declined_text(plan)
@@ -141,8 +136,7 @@ def render(plan: GroupsPlan, path: str, notes: Sequence[str], width: int) -> Ren
     """The whole screen for a terminal of `width` characters; `notes` stand below the headline."""
     rows: list[RenderableType] = [*_headline(plan, path), *(Text(f"note: {note}", style="yellow") for note in notes)]
     for key, group in plan.groups.items():
-        nodes = " + ".join(f"{count} {pool}" for pool, count in _nodes(group).items())
-        rows += [Text(), Text(f"{key}: {usd(group.usd_per_hour)} USD/h, {nodes}", style="bold")]
+        rows += [Text(), Text(f"{key}: {usd(group.usd_per_hour)} USD/h, {nodes_text(group)}", style="bold")]
         rows += [_gantt(group, max(20, width - LABELS)), _jobs(group, plan.rules), _why(group)]
     rows += [Text(line) for line in moves_text(plan)]
     rows.append(Text("small letters decode, capitals train; slack: by how much p95 is below 'at most'", style="dim"))
@@ -192,14 +186,6 @@ def _why(group: PlannedGroup) -> Table:
         if name not in _SHOWN_ELSEWHERE:
             drawn.add_row(_TITLES.get(name, name), one_line(text))
     return drawn
-
-
-def _nodes(group: PlannedGroup) -> dict[str, int]:
-    """Number of a group's nodes by pool."""
-    nodes: dict[str, int] = {}
-    for node in group.nodes:
-        nodes[node.pool] = nodes.get(node.pool, 0) + 1
-    return nodes
 
 
 def _marks(group: PlannedGroup) -> dict[str, tuple[str, str]]:

@@ -18,6 +18,7 @@ from ...plans.facts.group_cells import (
 )
 from ...plans.phrases.numbers import NONE, count, percent, seconds, times
 from ...plans.phrases.sentences import listed, one_line
+from ...plans.phrases.tables import text_lines
 
 _JOB_COLUMNS = ("job", "group", "now", "steps", "starts", "slowdown", "predicted", "at most")
 
@@ -27,7 +28,7 @@ def status_text(status: Mapping[str, Any]) -> str:
     what = "running" if status["running"] else "stopped; continue with rlplan execute --resume"
     lines = [f"{one_line(status['out'])}: {', '.join(status['groups'])} {what}"]
     held = {turn["job"]: turn for group in status["groups"].values() for turn in group["held"]}
-    lines += _table(_JOB_COLUMNS, [_job_cells(name, row, held.get(name)) for name, row in status["jobs"].items()])
+    lines += text_lines(_JOB_COLUMNS, [_job_cells(name, row, held.get(name)) for name, row in status["jobs"].items()])
     if (proposed := status["proposed"]) is not None:
         lines += ["", _replan_line(proposed)]
     if (moves := status["moves"]) is not None:
@@ -48,7 +49,7 @@ def moves_lines(moves: Mapping[str, Any]) -> list[str]:
     took = f" in {seconds(moves['seconds'])}" if "seconds" in moves else ""
     return [
         f"plan {one_line(moves['plan'])}: {moves['state']}{took}",
-        *_table(("move", *MOVE_COLUMNS), [[one_line(move["job"]), *move_cells(move)] for move in moves["moves"]]),
+        *text_lines(("move", *MOVE_COLUMNS), [[one_line(move["job"]), *move_cells(move)] for move in moves["moves"]]),
     ]
 
 
@@ -67,13 +68,6 @@ def _job_cells(name: str, row: Mapping[str, Any], turn: Mapping[str, Any] | None
         f"{row['starts']}",
         NONE if row["slowdown"] is None else times(row["slowdown"]) + broken,
         *(NONE if row[key] is None else times(row[key]) for key in ("slowdown_predicted", "slo")),
-    ]
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    wide = [max(len(row[column]) for row in (titles, *rows)) for column in range(len(titles))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in (titles, *rows)
     ]
 
 

@@ -27,6 +27,7 @@ from ...plans.phrases.numbers import (
     times,
 )
 from ...plans.phrases.sentences import PHASE_NAMES, as_trained_text, exposed_text, one_line, source_text
+from ...plans.phrases.tables import right, text_lines
 from .bars import spark
 
 _INCIDENTS = 8
@@ -118,8 +119,8 @@ def comparison(result: dict[str, Any]) -> str:
     order = {"sync": 0, "exact": 1, "predict": 1, "defer": 2, "race": 2}
     stepped = {name: detail for name, detail in result["runs"].items() if detail["steps"]}
     names = sorted(stepped, key=lambda name: (name != result["plain"], order[stepped[name]["mode"]], name))
-    head = ("", "s a step", "predicted", "machine", "model off", "speed", "predicted", "length ratio")
-    rows = [head]
+    head = ["", *right(("s a step", "predicted", "machine", "model off", "speed", "predicted", "length ratio"))]
+    rows = []
     for name in names:
         detail = stepped[name]
         plain, length = name == result["plain"], detail["length_ratio"]
@@ -136,8 +137,7 @@ def comparison(result: dict[str, Any]) -> str:
                 "1" if plain else "" if length is None else f"{ratio(length)} ± {_figure(error, ratio)}",
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    lines = text_lines(head, rows)
     if any(detail["mode"] in ("race", "defer") for detail in stepped.values()):
         lines.append(
             "race and defer train on shorter responses than the model gives: their speed is no fair comparison"

@@ -16,19 +16,8 @@ from ..schema.site_rules import SiteRules, SiteRulesFile
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
 
-_Limit = tuple[str, Loc, float, float | None, str]
-"""Rule, location in the plan, value, the site's limit (None: no limit), and the value's unit in the message."""
-
-_KEY_OF = {
-    "policy-usd-per-hour": "max_usd_per_hour",
-    "policy-usd-per-samples": "max_usd_per_1k_samples",
-    "policy-step-p95": "max_step_p95_s",
-    "policy-bias": "max_bias",
-    "policy-gap": "max_gap",
-    "policy-error": "max_error",
-    "policy-slowdown": "max_slowdown",
-}
-"""The key of the site rules that holds the limit of a rule."""
+_Limit = tuple[str, Loc, float, str, str]
+"""Rule, location in the plan, value, the key of the site rules that limits it, and the value's unit in the message."""
 
 
 class _FaultBuilder:
@@ -48,34 +37,23 @@ class _FaultBuilder:
 
     def above(self, limits: list[_Limit]) -> Iterator[Fault]:
         """Faults of values above their limits."""
-        for rule, location, value, limit, unit in limits:
+        for rule, location, value, key, unit in limits:
+            limit = getattr(self.rules, key)
             if limit is not None and value > limit * (1 + 1e-9):
-                yield self.fault(rule, location, f"is {value:.6g}{unit}", _KEY_OF[rule])
+                yield self.fault(rule, location, f"is {value:.6g}{unit}", key)
 
 
 def plan_breaches(plan: Plan, file: SiteRulesFile, job: Job | None) -> Iterator[Fault]:
     """Faults of a job's plan that breaks the site rules; `job`: None if it could not be read."""
     builder, site_rules, predicted = _FaultBuilder(file), file.rules, plan.predicted
-    usd_per_1k, p95 = predicted.usd_per_1k_samples, predicted.step_s.p95
+    hour, samples = predicted.usd_per_hour, predicted.usd_per_1k_samples
     limits: list[_Limit] = [
-        (
-            "policy-usd-per-hour",
-            ("predicted", "usd_per_hour"),
-            predicted.usd_per_hour,
-            site_rules.max_usd_per_hour,
-            " USD",
-        ),
-        (
-            "policy-usd-per-samples",
-            ("predicted", "usd_per_1k_samples"),
-            usd_per_1k,
-            site_rules.max_usd_per_1k_samples,
-            " USD",
-        ),
-        ("policy-step-p95", ("predicted", "step_s", "p95"), p95, site_rules.max_step_p95_s, " s"),
-        ("policy-bias", ("job", "bias", "budget"), plan.job.bias.budget, site_rules.max_bias, ""),
-        ("policy-gap", ("solver", "gap"), plan.solver.gap, site_rules.max_gap, ""),
-        ("policy-error", ("predicted", "error"), predicted.error.total, site_rules.max_error, ""),
+        ("policy-usd-per-hour", ("predicted", "usd_per_hour"), hour, "max_usd_per_hour", " USD"),
+        ("policy-usd-per-samples", ("predicted", "usd_per_1k_samples"), samples, "max_usd_per_1k_samples", " USD"),
+        ("policy-step-p95", ("predicted", "step_s", "p95"), predicted.step_s.p95, "max_step_p95_s", " s"),
+        ("policy-bias", ("job", "bias", "budget"), plan.job.bias.budget, "max_bias", ""),
+        ("policy-gap", ("solver", "gap"), plan.solver.gap, "max_gap", ""),
+        ("policy-error", ("predicted", "error"), predicted.error.total, "max_error", ""),
     ]
     yield from builder.above(limits)
     deviation = abs(1 - predicted.length_ratio)
@@ -120,14 +98,14 @@ def group_breaches(plan: GroupsPlan, file: SiteRulesFile) -> Iterator[Fault]:
     """Faults of a plan of groups that breaks the site rules."""
     builder, site_rules, predicted = _FaultBuilder(file), file.rules, plan.predicted.plan
     price: Loc = ("predicted", "plan", "usd_per_hour")
-    limits: list[_Limit] = [("policy-usd-per-hour", price, predicted.usd_per_hour, site_rules.max_usd_per_hour, " USD")]
+    limits: list[_Limit] = [("policy-usd-per-hour", price, predicted.usd_per_hour, "max_usd_per_hour", " USD")]
     if plan.solver.gap is not None:
-        limits.append(("policy-gap", ("solver", "gap"), plan.solver.gap, site_rules.max_gap, ""))
+        limits.append(("policy-gap", ("solver", "gap"), plan.solver.gap, "max_gap", ""))
     elif site_rules.max_gap is not None:
         yield builder.fault("policy-gap", ("solver", "gap"), "is null: nothing was proven", "max_gap")
     for key, name, member in plan.members:
         location: Loc = ("groups", key, "jobs", name, "slowdown", "p95")
-        limits.append(("policy-slowdown", location, member.slowdown.p95, site_rules.max_slowdown, "x"))
+        limits.append(("policy-slowdown", location, member.slowdown.p95, "max_slowdown", "x"))
     yield from builder.above(limits)
     if site_rules.min_slo_attained is not None and predicted.slo_attained < site_rules.min_slo_attained - 1e-9:
         location = ("predicted", "plan", "slo_attained")

@@ -5,6 +5,6 @@ difference_error              the uncertainty of a difference
 input_diff                    changes in the files that the plans were solved from
 job_diff, groups_diff         Plan, Plan -> PlanDiff; GroupsPlan, GroupsPlan -> GroupsDiff
 job_report, groups_report     the `Report` on a difference, or on a plan that was added or removed
-review                        `Report`: title, tables and remarks, and its markdown for a pull request
+review                        `Report`: title, tables, remarks; what both kinds share; markdown for a pull request
 auto_apply                    whether a re-plan of groups may be made without asking
 """

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import networkx as nx
 
 from ..schema.base import whole
-from ..schema.groups_plan import GroupMember, GroupsPlan, Move, PlannedGroup
+from ..schema.groups_plan import GroupMember, GroupsPlan, Move
 from .change import KeyChange, Quantity, changes
 from .input_diff import InputFiles
 from .job_diff import NO_FILES, AnyDiff, parts_of
@@ -110,19 +110,10 @@ class GroupsDiff(AnyDiff[GroupsPlan]):
 
     def as_dict(self) -> dict[str, Any]:
         """Everything with numbers, for JSON."""
-        return {
-            "kind": "groups",
-            "same": self.same,
-            "effects": {quantity.key: quantity.as_dict() for quantity in self.effects},
+        return super().as_dict() | {
             "jobs": [job.as_dict() for job in self.jobs],
             "groups": dict(self.matched),
             "rules": [change.as_dict() for change in self.rules],
-            "inputs": [change.as_dict() for change in self.inputs],
-            "stale": dict(self.stale),
-            "solver": [change.as_dict() for change in self.solver],
-            "versions": {"old": self.old.volatile.rlplan, "new": self.new.volatile.rlplan},
-            "edited": list(self.edited),
-            "figures_edited": list(self.figures_edited),
             "moves_from_old": self.moves_from_old,
             "moves_usd": sum(move.price_usd for move in self.new.moves),
         }
@@ -196,11 +187,6 @@ def _effects(old: GroupsPlan, new: GroupsPlan) -> tuple[Quantity, ...]:
 
 def _nodes(plan: GroupsPlan) -> Counter[str]:
     return Counter(node.pool for group in plan.groups.values() for node in group.nodes)
-
-
-def nodes_text(group: PlannedGroup) -> str:
-    """The nodes of a group by pool: `2 h20 + 2 h800`."""
-    return " + ".join(f"{count} {pool}" for pool, count in Counter(node.pool for node in group.nodes).items())
 
 
 def _jobs(

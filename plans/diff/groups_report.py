@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..facts.group_cells import nodes_text
 from ..phrases.numbers import count, usd
 from ..phrases.sentences import shorten
 from ..phrases.tables import Row, Table, columns
 from ..schema.groups_plan import GroupsPlan
 from .change import Quantity, figure, key_values, relative_text
-from .groups_diff import GroupsDiff, JobChange, Status, nodes_text
+from .groups_diff import GroupsDiff, JobChange, Status
 from .input_diff import InputFiles
-from .job_report import (
+from .review import (
+    Report,
     edited_warnings,
     effects_section,
     inputs_section,
@@ -22,7 +24,6 @@ from .job_report import (
     solver_text,
     stale_warnings,
 )
-from .review import Report
 
 _VERBS: dict[Status, str] = {
     "arrived": "arrived",

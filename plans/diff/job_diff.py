@@ -85,6 +85,20 @@ class AnyDiff(Generic[P]):
         """The figure with this key."""
         return next(quantity for quantity in self.effects if quantity.key == key)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Everything with numbers, for JSON."""
+        return {
+            "kind": "job" if isinstance(self.new, Plan) else "groups",
+            "same": self.same,
+            "effects": {quantity.key: quantity.as_dict() for quantity in self.effects},
+            "inputs": [change.as_dict() for change in self.inputs],
+            "stale": dict(self.stale),
+            "solver": [change.as_dict() for change in self.solver],
+            "versions": {"old": self.old.volatile.rlplan, "new": self.new.volatile.rlplan},
+            "edited": list(self.edited),
+            "figures_edited": list(self.figures_edited),
+        }
+
 
 @dataclass(frozen=True)
 class PlanDiff(AnyDiff[Plan]):
@@ -116,21 +130,12 @@ class PlanDiff(AnyDiff[Plan]):
 
     def as_dict(self) -> dict[str, Any]:
         """Everything with numbers, for JSON."""
-        return {
-            "kind": "job",
+        return super().as_dict() | {
             "job": self.new.job.name,
-            "same": self.same,
             "error": self.errors.as_dict(),
-            "effects": {quantity.key: quantity.as_dict() for quantity in self.effects},
             "phases": {quantity.key: quantity.as_dict() for quantity in self.phases},
-            "inputs": [change.as_dict() for change in self.inputs],
-            "stale": dict(self.stale),
             "decisions": [decision.as_dict() for decision in self.decisions],
-            "solver": [change.as_dict() for change in self.solver],
             "predictions": [change.as_dict() for change in self.predictions],
-            "versions": {"old": self.old.volatile.rlplan, "new": self.new.volatile.rlplan},
-            "edited": list(self.edited),
-            "figures_edited": list(self.figures_edited),
             "comparable": self.comparable,
             "not_repriced": self.repriced if isinstance(self.repriced, str) else None,
         }

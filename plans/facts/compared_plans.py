@@ -7,7 +7,7 @@ document: they exist while `rlplan compare` runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,16 +88,27 @@ def setting_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def labels_of(texts: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[str]]:
+    """By text the labels of the points that have it, from (label, texts) of each point."""
+    labels: dict[str, list[str]] = {}
+    for label, own in texts:
+        for text in own:
+            labels.setdefault(text, []).append(label)
+    return labels
+
+
 def assumed_line(points: Sequence[ComparedPoint]) -> str:
     """Return the assumed inputs of all plans in one line, each once with the points that use it; empty without any."""
-    solved = [point for point in points if point.plan is not None]
-    facts: dict[str, list[str]] = {}
-    for point in solved:
-        for fact in assumed_facts(point.plan.inputs) if point.plan is not None else []:
-            facts.setdefault(fact, []).append(point.label)
+    solved = [(point.label, assumed_facts(point.plan.inputs)) for point in points if point.plan is not None]
     return "; ".join(
-        fact if len(labels) == len(solved) else f"{fact} ({', '.join(labels)})" for fact, labels in facts.items()
+        fact if len(labels) == len(solved) else f"{fact} ({', '.join(labels)})"
+        for fact, labels in labels_of(solved).items()
     )
+
+
+def notes_of(points: Sequence[ComparedPoint]) -> dict[str, list[str]]:
+    """The notes of all points, each once with the labels of its points."""
+    return labels_of((point.label, point.notes) for point in points)
 
 
 def short_name(path: str, paths: Sequence[str]) -> str:

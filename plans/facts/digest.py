@@ -108,26 +108,6 @@ UNREAD: Mapping[Kind, tuple[str, ...]] = {
 """Dotted keys that no plan depends on; `*` is any key. Slots are for workloads. `algorithm.name` is here
 since the values that it sets (`dynamic_sampling`, `mask_truncated`) are read by their own keys."""
 
-MEASURED_WITH: tuple[str, ...] = (
-    "model.path",
-    "model.dtype",
-    "model.head_dtype",
-    "model.compile",
-    "data.path",
-    "data.prompts",
-    "reward.kind",
-    "reward.function",
-    "reward.model",
-    "reward.prompt",
-    "reward.scale",
-    "reward.verdicts",
-    "reward.packages",
-    "reward.partial",
-    "rollout.temperature",
-)
-"""Keys of a job that make a plan stale even if the solver does not read them: profile and length trace were measured
-with them, and with other values both would be of another job."""
-
 
 def solver_read(cluster_path: str | Path, job_path: str | Path, profile_path: str | Path) -> SolverRead:
     """Return the digests of a plan's inputs. Raises InputError where one of the files is no document of its kind."""

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from ..phrases.numbers import NONE, percent, seconds, times, usd
 from ..phrases.sentences import listed
-from ..schema.groups_plan import GroupMember, GroupsPlan
+from ..schema.groups_plan import GroupMember, GroupsPlan, Move, PlannedGroup
 from ..schema.workload import GroupRules
+
+
+def nodes_text(group: PlannedGroup) -> str:
+    """The nodes of a group by pool: `2 h20 + 2 h800`."""
+    return " + ".join(f"{count} {pool}" for pool, count in Counter(node.pool for node in group.nodes).items())
+
+
+def move_reason(move: Move) -> str:
+    """Why a move is made."""
+    return "needed to keep bounds or node counts" if move.needed else f"saves {usd(move.saves_usd_per_hour)} USD/h"
 
 
 def limit(member: GroupMember, rules: GroupRules) -> float:

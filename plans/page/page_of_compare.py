@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from ..facts.compared_plans import ComparedPoint, assumed_line, binds, cheapest, fastest, short_name
+from ..facts.compared_plans import ComparedPoint, assumed_line, binds, cheapest, fastest, notes_of, short_name
 from ..phrases.numbers import count, percent, ratio, seconds, times, usd
 from ..phrases.sentences import PHASE_NAMES, sentence
 from ..phrases.tables import Table, right
@@ -185,13 +185,9 @@ def _rows(points: Sequence[ComparedPoint]) -> Table:
 
 def _notes(points: Sequence[ComparedPoint]) -> list[str]:
     """Return the notes of all points, each once with the labels of its points."""
-    by_note: dict[str, list[str]] = {}
     assumed = assumed_line(points)
-    for point in points:
-        for note in point.notes:
-            by_note.setdefault(note, []).append(point.label)
     lines = [sentence(f"assumed: {assumed}")] if assumed else []
     return lines + [
         sentence(note) if len(labels) == len(points) else f"{'; '.join(labels)}: {sentence(note)}"
-        for note, labels in by_note.items()
+        for note, labels in notes_of(points).items()
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..facts.group_cells import (
     declined_text,
     group_cells,
     move_cells,
+    move_reason,
     point_text,
     switch_rows,
 )
@@ -22,7 +24,7 @@ from ..facts.plan_text import groups_status
 from ..phrases.numbers import NONE, count, percent, seconds, times, usd
 from ..phrases.sentences import listed, sentence
 from ..phrases.tables import Table, right
-from ..schema.groups_plan import CostFigures, GroupsPlan, PlannedGroup
+from ..schema.groups_plan import GroupsPlan, PlannedGroup
 from ..schema.plan import InputFile
 from .chart_axes import axis, diamonds, draw_bar, figure, hatch, lanes, tick
 from .charts_plan import filled
@@ -38,6 +40,7 @@ from .elements import (
     Card,
     Chart,
     Swatch,
+    SwatchStyle,
     faded,
     job_colours,
     mark,
@@ -47,20 +50,11 @@ from .elements import (
 from .page_of_plan import banners, inputs, solved
 
 
-def alternatives(plan: GroupsPlan) -> list[tuple[str, CostFigures]]:
-    """Return the costs of this plan, and those of the two placements that it is compared with."""
-    predicted = plan.predicted
-    return [
-        ("this plan", predicted.plan),
-        ("Algorithm 1", predicted.algorithm_1),
-        ("each alone", predicted.solo_d),
-    ]
-
-
 def costs(plan: GroupsPlan) -> Chart:
     """Return a chart of USD per hour: of the plan, of Algorithm 1, and with each job on its own nodes."""
     chart = figure()
-    rows = alternatives(plan)
+    this_plan, algorithm_1, solo = plan.predicted.plan, plan.predicted.algorithm_1, plan.predicted.solo_d
+    rows = (("this plan", this_plan), ("Algorithm 1", algorithm_1), ("each alone", solo))
     most = max(figures.usd_per_hour for _, figures in rows) or 1.0
     for index, (name, figures) in enumerate(rows):
         colour = GOOD if index == 0 else PHASE["other"]
@@ -79,24 +73,18 @@ def costs(plan: GroupsPlan) -> Chart:
     legend = []
     if any(not figures.fits for _, figures in rows):
         legend.append(Swatch("does not fit the cluster", PHASE["other"], "hatch"))
-    for label, bound, dash in (
-        (f"of {plan.solver.universe}", plan.solver.bound_usd_per_hour, "dash"),
-        ("of any schedule at all", plan.solver.fluid_usd_per_hour, "dot"),
-    ):
+    bounds: tuple[tuple[str, float | None, str, str, SwatchStyle], ...] = (
+        (f"of {plan.solver.universe}", plan.solver.bound_usd_per_hour, INK, "dash", "dash"),
+        ("of any schedule at all", plan.solver.fluid_usd_per_hour, MUTED, "dot", "dots"),
+    )
+    for label, bound, colour, dash, style in bounds:
         if bound is not None:
-            chart.add_vline(x=bound, line={"color": INK if dash == "dash" else MUTED, "width": 1.5, "dash": dash})
-            legend.append(
-                Swatch(
-                    f"lower bound {label}: {usd(bound)} USD/h",
-                    INK if dash == "dash" else MUTED,
-                    "dash" if dash == "dash" else "dots",
-                )
-            )
+            chart.add_vline(x=bound, line={"color": colour, "width": 1.5, "dash": dash})
+            legend.append(Swatch(f"lower bound {label}: {usd(bound)} USD/h", colour, style))
     chart.update_layout(
         xaxis=axis("USD per hour", range=[0, 1.05 * most], nticks=6),
         yaxis=lanes([(i, name) for i, (name, _) in enumerate(rows)], -0.75, len(rows) - 0.5),
     )
-    this_plan, algorithm_1, solo = (figures for _, figures in rows)
     price = this_plan.usd_per_hour or 1.0
     caption = (
         f"{usd(this_plan.usd_per_hour)} USD an hour, {times(algorithm_1.usd_per_hour / price)} as much by "
@@ -332,10 +320,7 @@ def headline(plan: GroupsPlan) -> list[Card]:
 
 
 def _nodes(plan: GroupsPlan) -> str:
-    pools: dict[str, int] = {}
-    for group in plan.groups.values():
-        for node in group.nodes:
-            pools[node.pool] = pools.get(node.pool, 0) + 1
+    pools = Counter(node.pool for group in plan.groups.values() for node in group.nodes)
     return listed(f"{number} {pool}" for pool, number in sorted(pools.items()))
 
 
@@ -356,7 +341,7 @@ def _moves(plan: GroupsPlan) -> Table:
             f"{move.from_group} → {move.to_group}",
             f"{usd(move.price_usd)} USD",
             seconds(move.price_s),
-            "needed to keep bounds or node counts" if move.needed else f"saves {usd(move.saves_usd_per_hour)} USD/h",
+            move_reason(move),
         ]
         for move in plan.moves
     ]

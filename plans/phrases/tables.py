@@ -33,6 +33,20 @@ def right(titles: Iterable[str]) -> list[str]:
     return [f">{title}" for title in titles]
 
 
+def text_lines(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table as lines of text, its head first: columns two spaces apart, right-aligned as `columns` says."""
+    heads = columns(*titles)
+    lines = [[head.title for head in heads], *rows]
+    widths = [max(len(cells[index]) for cells in lines) for index in range(len(heads))]
+    return [
+        "  ".join(
+            cell.rjust(width) if head.right else cell.ljust(width)
+            for cell, width, head in zip(cells, widths, heads, strict=True)
+        ).rstrip()
+        for cells in lines
+    ]
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of a table.

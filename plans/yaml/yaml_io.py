@@ -33,7 +33,8 @@ from pydantic import BaseModel, ValidationError
 
 from .errors import InputError, joined
 from .fault_lines import explain_all
-from .input_files import chunks, read_text
+from .input_files import chunks
+from .input_files import read_text as read_text
 from .yaml_doc import Document, Loc, parse, plain_value
 
 _WIDTH = 140  # wide enough for {path, sha256, provenance} of an input on one line
@@ -296,23 +297,6 @@ def _mode(target: Path) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
-
-
-__all__ = [
-    "STDOUT",
-    "WRITTEN_DIGITS",
-    "atomic_write",
-    "document_kind",
-    "document_name",
-    "dump",
-    "error_at",
-    "header",
-    "kind_of_mark",
-    "load",
-    "loads",
-    "read_text",
-    "sha256_file",
-]
 
 
 SHIPPED = Path(__file__).parents[1] / "schemas"

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from rlplan.planner.choose.candidate_search import Pass
-from rlplan.plans.facts.digest import MEASURED_WITH, UNREAD, digest_of
+from rlplan.plans.facts.digest import UNREAD, digest_of
 from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.schema.base import Strict
 from rlplan.plans.schema.cluster import Cluster
@@ -87,6 +87,27 @@ def read() -> set[tuple[str, str]]:
         for cluster, job in given:
             solve_afresh(job, cluster=cluster, profile=costs, passes=(Pass(2, 1, math.inf),), prompts=64, for_any=True)
     return seen
+
+
+MEASURED_WITH = (
+    "model.path",
+    "model.dtype",
+    "model.head_dtype",
+    "model.compile",
+    "data.path",
+    "data.prompts",
+    "reward.kind",
+    "reward.function",
+    "reward.model",
+    "reward.prompt",
+    "reward.scale",
+    "reward.verdicts",
+    "reward.packages",
+    "reward.partial",
+    "rollout.temperature",
+)
+"""Keys of a job that make a plan stale even if the solver does not read them: profile and length trace were measured
+with them, and with other values both would be of another job."""
 
 
 @pytest.mark.parametrize(

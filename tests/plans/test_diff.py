@@ -20,8 +20,8 @@ from rlplan.plans.diff.groups_diff import diff_groups
 from rlplan.plans.diff.groups_report import groups_report, groups_verdict, one_groups_report
 from rlplan.plans.diff.input_diff import InputFiles
 from rlplan.plans.diff.job_diff import NO_FILES, Repriced, diff_jobs, why_of
-from rlplan.plans.diff.job_report import job_report, job_verdict, job_warnings, one_job_report, one_plan_dict
-from rlplan.plans.diff.review import MAX_LINES, Report, code, escape, fold, markdown
+from rlplan.plans.diff.job_report import job_report, job_verdict, job_warnings, one_job_report
+from rlplan.plans.diff.review import MAX_LINES, Report, code, escape, fold, markdown, one_plan_dict
 from rlplan.plans.facts.digest import job_decisions, job_predictions, solver_read
 from rlplan.plans.phrases.tables import Row, Table, TableColumn
 from rlplan.plans.schema.groups_plan import GroupsPlan

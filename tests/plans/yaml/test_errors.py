@@ -4,9 +4,6 @@ import pickle
 import subprocess
 import sys
 
-import pytest
-
-import rlplan.plans
 from rlplan.plans.yaml.errors import InputError, joined
 
 
@@ -28,10 +25,3 @@ def test_joined_errors_are_told_in_order_and_each_alone():
 def test_catching_errors_loads_no_library():
     code = "import sys, rlplan.plans.yaml.errors; print([m for m in ('pydantic', 'yaml', 'numpy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-def test_every_name_of_the_room_can_be_loaded():
-    names = dir(rlplan.plans)
-    assert "load_plan" in names and all(getattr(rlplan.plans, name).__name__ == name for name in names)
-    with pytest.raises(AttributeError):
-        _ = rlplan.plans.no_such_name
