@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from ..planner.choose.candidate_search import Pass, Progress
 from ..planner.choose.highs import MAX_NODES
@@ -122,26 +122,12 @@ def solve(
     return standing_in(read.target.parent, loads(dump(plan, digits=WRITTEN_DIGITS), Plan))
 
 
-def front_of_nodes(
-    job: File | Job,
-    *,
-    cluster: File | Cluster | None = None,
-    profile: File | Profile | None = None,
-    trace: File | LengthTrace | None = None,
-    lengths: str | None = None,
-    mode: Mode | None = None,
-    bias_budget: float | None = None,
-    for_any: bool = False,
-    seed: int = 0,
-    force: bool = False,
-    progress: Progress | None = None,
-) -> list[NodesPoint]:
+def front_of_nodes(job: File | Job, progress: Progress, **options: Any) -> list[NodesPoint]:
     """The fastest schedule of a job on each number of nodes, the fewest first, as `rlplan solve --frontier nodes` draws
-    it. Arguments and errors are those of `solve`; a number of nodes without a schedule is a point with the reason."""
-    read = _read(job, cluster, profile, trace, lengths, mode, bias_budget, None, for_any, None, seed, force, None)
+    it. Options and errors are those of `solve`; a number of nodes without a schedule is a point with the reason."""
+    read = _read(job, **options)
     with at_its_line(read.job_path, read.cluster_path):
-        tell = progress or (lambda text, share: None)
-        documents = read.cluster, read.job, read.profile, read.lengths, read.options, tell
+        documents = read.cluster, read.job, read.profile, read.lengths, read.options, progress
         return list(nodes_front(*documents, read.priced))
 
 
@@ -191,18 +177,18 @@ def _profiles_of_others(
 
 def _read(
     job: File | Job,
-    cluster: File | Cluster | None,
-    profile: File | Profile | None,
-    trace: File | LengthTrace | None,
-    lengths: str | None,
-    mode: Mode | None,
-    bias_budget: float | None,
-    objective: str | None,
-    for_any: bool,
-    max_nodes: int | None,
-    seed: int,
-    force: bool,
-    out: File | None,
+    cluster: File | Cluster | None = None,
+    profile: File | Profile | None = None,
+    trace: File | LengthTrace | None = None,
+    lengths: str | None = None,
+    mode: Mode | None = None,
+    bias_budget: float | None = None,
+    objective: str | None = None,
+    for_any: bool = False,
+    max_nodes: int | None = None,
+    seed: int = 0,
+    force: bool = False,
+    out: File | None = None,
     nodes: Mapping[str, int] = MappingProxyType({}),
     passes: Sequence[Pass] | None = None,
     plain: bool = False,
@@ -230,15 +216,9 @@ def _read(
     paths = job_paths(job, job_path)
     prompts = prompts_to_plan(job, job_path, paths)
     pools = [pool for _, pool in sorted(cluster.pools.items())]
-    faults = [fault for fault in unfit(profile, job, paths, pools) if not (force and fault.forcible)]
-    if faults:
-        remedies = [f"{fault.remedy}, or use --force" if fault.forcible else fault.remedy for fault in faults]
-        raise joined(
-            [
-                InputError(f"{fault.message}; {remedy}", str(profile_path))
-                for fault, remedy in zip(faults, remedies, strict=True)
-            ]
-        )
+    if faults := [fault for fault in unfit(profile, job, paths, pools) if not (force and fault.forcible)]:
+        told = (f"{each.message}; {each.remedy}{', or use --force' if each.forcible else ''}" for each in faults)
+        raise joined([InputError(text, str(profile_path)) for text in told])
     must_know_model(job, job_path, profile, force)
     others = _profiles_of_others(cluster, job, profile, profile_path)
     profile = priced_as(profile, job, model_folder(job, job_path))

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from ..plans.schema.cluster import Pool
     from ..plans.schema.job import Job, JobPaths
     from ..plans.schema.reward_spec import RewardAudit
+    from ..profiles.length_trace import LengthTrace
     from ..profiles.measure.measure_job import Measurements
-    from ..profiles.profile_schema import Profile
+    from ..profiles.profile_schema import Profile, ProfileLengths
 
 
 @click.command("profile")
@@ -186,19 +187,33 @@ def _audited(job: Job, job_path: Path) -> RewardAudit | None:
     return found if found.references + found.wrong + found.refused else None
 
 
+def write_trace(trace: LengthTrace, path: Path) -> ProfileLengths:
+    """Write a length trace; returns the profile's entry for it."""
+    from ..plans.yaml.yaml_io import sha256_file
+    from ..profiles.length_trace import write_lengths
+    from ..profiles.profile_schema import ProfileLengths
+
+    write_lengths(path, trace.rows)
+    summary = trace.summary()
+    return ProfileLengths(
+        path=path.name,
+        sha256=sha256_file(path),
+        prompts=summary.prompts,
+        samples=summary.samples,
+        cap_tokens=trace.cap_tokens,
+        icc=summary.icc,
+    )
+
+
 def _profile(
     job: str, subject: str, measured: Measurements, lengths_path: Path, audited: RewardAudit | None
 ) -> Profile:
     """Write the length trace, and assemble the profile that names it by its digest."""
     from ..planner.simulate.calibrate import RealRound, check_rounds
-    from ..plans.yaml.yaml_io import sha256_file
-    from ..profiles.length_trace import write_lengths
     from ..profiles.measure.measure_machine import versions
     from ..profiles.phase_schema import Rollout
-    from ..profiles.profile_schema import Profile, ProfileLengths, ProfileVolatile
+    from ..profiles.profile_schema import Profile, ProfileVolatile
 
-    write_lengths(lengths_path, measured.trace.rows)
-    summary = measured.trace.summary()
     outliers = [
         f"decode {c.layout.engines} x tp {c.layout.tp}: {p.sequences} sequences, {p.kv_tokens:.0f} KV tokens"
         for c in measured.rollout
@@ -239,14 +254,7 @@ def _profile(
         reward_audit=audited,
         judge=measured.judge,
         drafts=measured.drafts,
-        lengths=ProfileLengths(
-            path=lengths_path.name,
-            sha256=sha256_file(lengths_path),
-            prompts=summary.prompts,
-            samples=summary.samples,
-            cap_tokens=measured.trace.cap_tokens,
-            icc=summary.icc,
-        ),
+        lengths=write_trace(measured.trace, lengths_path),
         checks=(),
         outliers=tuple(outliers),
         volatile=ProfileVolatile(

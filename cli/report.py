@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from pathlib import Path
@@ -39,6 +38,7 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
         return _groups(run, groups, html, overwrite, as_json)
 
     from ..api.input_paths import check_target
+    from ..plans.diff.change import plain
     from ..plans.phrases.sentences import one_line
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.report import report
@@ -49,7 +49,7 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
     check_stdout(html, "--html", as_json)
     if html is not None:
         check_target(html, *run_files(run), kind="page", force=overwrite)
-    result = _finite(report(run))
+    result: dict[str, Any] = plain(report(run))
     for message in result["unreadable"].values():
         click.echo(f"warning: left out: {one_line(message)}", err=True)
     if html is not None:
@@ -114,15 +114,6 @@ def _printable(text: str) -> str:
     if encoding.lower().startswith("utf"):
         return text
     return text.translate(ASCII).encode(encoding, "replace").decode(encoding)
-
-
-def _finite(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not have, by None."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def add_planned_so_far(report: dict[str, Any], turns: GroupTurns, interference: float) -> None:

@@ -147,9 +147,8 @@ def _frontier(job_path: Path, for_any: bool, force: bool, as_json: bool, options
     from .screens.bars import table
     from .shared.output import share
 
-    del options["max_nodes"], options["plain"]  # refused above
     with share("solve") as update:
-        points = front_of_nodes(job_path, for_any=for_any, force=force, progress=update, **options)
+        points = front_of_nodes(job_path, update, for_any=for_any, force=force, **options)
     planned = [point for point in points if point.seconds_per_sample is not None]
     cheapest = min(planned, key=lambda point: point.usd_per_1k_samples or 0.0, default=None)
     if as_json:

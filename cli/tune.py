@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..planner.tune.tune import Tuned
     from ..planner.what_if import Documents
     from ..plans.schema.plan import Inputs
-    from ..profiles.length_trace import LengthTrace
-    from ..profiles.profile_schema import ProfileLengths
 
 
 @click.command("tune")
@@ -149,6 +147,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     from ..plans.check.plan_check import input_path
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, write_document
     from ..profiles.length_trace import read_lengths
+    from .profile import write_trace
 
     profile_path, lengths_path = _beside(out)
     trace, old = tuned.trace, force.plan.inputs
@@ -159,33 +158,15 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
         if of_profile is not None:
             # The plan in force was not solved from the profile's own lengths: they stay as they are.
             profile_lengths = input_path(old.profile, force_path).with_name(of_profile.path)
-            of_profile = _write_lengths(read_lengths(profile_lengths, of_profile.cap_tokens), lengths_path)
+            of_profile = write_trace(read_lengths(profile_lengths, of_profile.cap_tokens), lengths_path)
     else:
-        of_profile = _write_lengths(trace, lengths_path)
+        of_profile = write_trace(trace, lengths_path)
         of_plan = lengths_input(lengths_path, out)
     write_document(tuned.profile.model_copy(update={"lengths": of_profile}), profile_path, WRITTEN_DIGITS)
     cluster_path, job_path = input_path(old.cluster, force_path), input_path(old.job, force_path)
     inputs = inputs_of(out, cluster_path, job_path, profile_path, tuned.profile, of_plan)
     inputs = inputs.model_copy(update={"rewards": tuned.plan.inputs.rewards})
     write_document(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
-
-
-def _write_lengths(trace: LengthTrace, path: Path) -> ProfileLengths:
-    """Write `trace`; returns the profile's entry for it."""
-    from ..plans.yaml.yaml_io import sha256_file
-    from ..profiles.length_trace import write_lengths
-    from ..profiles.profile_schema import ProfileLengths
-
-    write_lengths(path, trace.rows)
-    summary = trace.summary()
-    return ProfileLengths(
-        path=path.name,
-        sha256=sha256_file(path),
-        prompts=summary.prompts,
-        samples=summary.samples,
-        cap_tokens=trace.cap_tokens,
-        icc=summary.icc,
-    )
 
 
 def _result(tuned: Tuned, run: ExecutedRun, force_path: Path, out: Path) -> dict[str, Any]:

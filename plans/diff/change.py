@@ -308,8 +308,8 @@ def value_text(value: Any, width: int = 60) -> str:
     return f"{text[:8]}…" if _DIGEST.fullmatch(text) else shorten(text, width)
 
 
-def key_values(change: KeyChange, width: int = 60) -> tuple[str, str]:
+def key_values(change: KeyChange) -> tuple[str, str]:
     """Old and new value of a key; after the new value the relative difference if both are numbers."""
     relative = change.relative
     behind = f" ({relative_text(relative)})" if relative and isinstance(change.new, float) else ""
-    return value_text(change.old, width), value_text(change.new, width) + behind
+    return value_text(change.old), value_text(change.new) + behind

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ..phrases.sentences import listed
 from ..schema.groups_plan import GroupsPlan
 from ..schema.levers import RewardJudge, UpdateLayout, copies_fault
 from ..schema.plan import Plan
@@ -49,7 +50,7 @@ def family_fault(model: ModelShape) -> str | None:
     where the family is unknown."""
     if model.family is None or model.family in FAMILIES:
         return None
-    return f"the model is of the family {model.family}, and the executor trains only {_listed(FAMILIES, 'and')}"
+    return f"the model is of the family {model.family}, and the executor trains only {listed(FAMILIES)}"
 
 
 def update_faults(train: UpdateLayout, model: ModelShape | None) -> Iterator[tuple[str, str]]:
@@ -60,7 +61,7 @@ def update_faults(train: UpdateLayout, model: ModelShape | None) -> Iterator[tup
     for key, values in UPDATE_VALUES.items():
         value = getattr(train, key)
         if value not in values:
-            known = _listed(map(_text, values), "or")
+            known = listed(map(_text, values), "or")
             why = _WHY_NOT.get(key, f"and the executor has only {known}")
             dense = key == "ep" and model is not None and not model.experts
             yield key, f"is {_text(value)}, {_NO_EXPERTS if dense else why}"
@@ -196,13 +197,7 @@ def _remedy(train: UpdateLayout, key: str, model: ModelShape | None, for_any: bo
         most = train.dp if key == "dp" else model.heads
         values = [size for size in range(1, most + 1) if runs(size)]
         values = values[-1:] if key == "dp" else values  # the most replicas that run, of many
-    return f"write {_listed(map(_text, values), 'or')}, or solve again" if values else "solve again"
-
-
-def _listed(names: Iterable[str], word: str) -> str:
-    """Names with commas, and the word before the last."""
-    *first, last = names
-    return f"{', '.join(first)} {word} {last}" if first else last
+    return f"write {listed(map(_text, values), 'or')}, or solve again" if values else "solve again"
 
 
 def _text(value: object) -> str:

@@ -27,10 +27,10 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
-def listed(phrases: Iterable[str]) -> str:
-    """Return phrases as a list: `a, b and c`."""
+def listed(phrases: Iterable[str], word: str = "and") -> str:
+    """Return phrases as a list, the word before the last: `a, b and c`."""
     *first, last = list(phrases) or [""]
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 PHASE_NAMES = {
