@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from ..plans.schema.cluster import Pool
     from ..plans.schema.job import Job, JobPaths
     from ..plans.schema.reward_spec import RewardAudit
-    from ..profiles.length_trace import LengthTrace
     from ..profiles.measure.measure_job import Measurements
-    from ..profiles.profile_schema import Profile, ProfileLengths
+    from ..profiles.profile_schema import Profile
 
 
 @click.command("profile")
@@ -187,24 +186,6 @@ def _audited(job: Job, job_path: Path) -> RewardAudit | None:
     return found if found.references + found.wrong + found.refused else None
 
 
-def write_trace(trace: LengthTrace, path: Path) -> ProfileLengths:
-    """Write a length trace; returns the profile's entry for it."""
-    from ..plans.yaml.yaml_io import sha256_file
-    from ..profiles.length_trace import write_lengths
-    from ..profiles.profile_schema import ProfileLengths
-
-    write_lengths(path, trace.rows)
-    summary = trace.summary()
-    return ProfileLengths(
-        path=path.name,
-        sha256=sha256_file(path),
-        prompts=summary.prompts,
-        samples=summary.samples,
-        cap_tokens=trace.cap_tokens,
-        icc=summary.icc,
-    )
-
-
 def _profile(
     job: str, subject: str, measured: Measurements, lengths_path: Path, audited: RewardAudit | None
 ) -> Profile:
@@ -213,6 +194,7 @@ def _profile(
     from ..profiles.measure.measure_machine import versions
     from ..profiles.phase_schema import Rollout
     from ..profiles.profile_schema import Profile, ProfileVolatile
+    from .shared.output import write_trace
 
     outliers = [
         f"decode {c.layout.engines} x tp {c.layout.tp}: {p.sequences} sequences, {p.kv_tokens:.0f} KV tokens"

@@ -147,7 +147,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     from ..plans.check.plan_check import input_path
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, write_document
     from ..profiles.length_trace import read_lengths
-    from .profile import write_trace
+    from .shared.output import write_trace
 
     profile_path, lengths_path = _beside(out)
     trace, old = tuned.trace, force.plan.inputs

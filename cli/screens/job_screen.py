@@ -122,7 +122,7 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         Text(),
         _gantt(plan, width, wide),
         *_path(plan),
-        Text.assemble(("limit          ", "bold"), limit_text(plan.predicted.limit)),
+        _named("limit         ", limit_text(plan.predicted.limit)),
         Text(),
         _side_by_side([_memory(plan), front_table(plan)], wide),
         *_held_by(plan),
@@ -164,6 +164,11 @@ def data(plan: Plan, path: Path) -> dict[str, Any]:
     }
 
 
+def _named(name: str, text: str, style: str = "") -> Text:
+    """A line that begins with a word in bold."""
+    return Text.assemble((f"{name:<8} ", "bold"), (text, style))
+
+
 def _headline(plan: Plan, path: str) -> list[Text]:
     from ...plans.facts.plan_text import solver_status
 
@@ -184,10 +189,7 @@ def _headline(plan: Plan, path: str) -> list[Text]:
         Text(f"{money}; length ratio {ratio(p.length_ratio)}, bias budget {percent(plan.job.bias.budget)}"),
         Text(cut_text(p), style="yellow" if (p.cut_share or 0) >= MUCH_AT_CAP else ""),
         *([Text(wait_text(p))] if p.wait is not None else []),
-        Text(
-            f"{solver_status(solver)}; {costs}; {path}",
-            style="dim",
-        ),
+        Text(f"{solver_status(solver)}; {costs}; {path}", style="dim"),
     ]
 
 
@@ -220,7 +222,7 @@ def _path(plan: Plan) -> list[Text]:
         + (f" (tail {percent(tail_s / path.total_s)})" if step.phase == "rollout" and tail_s else "")
         for step in path.main_steps
     )
-    return [Text.assemble(("critical path  ", "bold"), steps), Text.assemble(("time to spare  ", "bold"), path.slack)]
+    return [_named("critical path ", steps), _named("time to spare ", path.slack)]
 
 
 _MEMORY = {"kv": "KV", "train": "trainer", "host": "host"}
@@ -249,14 +251,9 @@ def _held_by(plan: Plan) -> list[Text]:
     for name, bar in (("trainer", fullest), ("host", plan.predicted.host_memory)):
         if bar is not None and bar.holds_bytes:
             largest = sorted(bar.holds_bytes.items(), key=lambda item: (-item[1], item[0]))[:3]
-            texts.append(
-                f"{name}: "
-                + ", ".join(
-                    f"{holder.replace('_', ' ').removeprefix(name + ' ')} {bytes_text(size)}"
-                    for holder, size in largest
-                )
-            )
-    return [Text.assemble(("held by  ", "bold"), "; ".join(texts))] if texts else []
+            held = (f"{key.replace('_', ' ').removeprefix(name + ' ')} {bytes_text(size)}" for key, size in largest)
+            texts.append(f"{name}: {', '.join(held)}")
+    return [_named("held by", "; ".join(texts))] if texts else []
 
 
 def _checkpoint(plan: Plan) -> list[Text]:
@@ -264,14 +261,12 @@ def _checkpoint(plan: Plan) -> list[Text]:
     checkpoint = plan.predicted.checkpoint
     if checkpoint is None:
         return []
-    return [
-        Text.assemble(
-            ("checkpoint ", "bold"),
-            f"{bytes_text(checkpoint.bytes)} on disk; training stops for {seconds(checkpoint.stood_s)}, beside the "
-            f"step, while each rank copies {bytes_text(checkpoint.rank_bytes)} to host memory; the copy is written "
-            "while training goes on",
-        )
-    ]
+    text = (
+        f"{bytes_text(checkpoint.bytes)} on disk; training stops for {seconds(checkpoint.stood_s)}, beside the step, "
+        f"while each rank copies {bytes_text(checkpoint.rank_bytes)} to host memory; the copy is written while training "
+        "goes on"
+    )
+    return [_named("checkpoint", text)]
 
 
 def _errors(plan: Plan) -> list[Text]:
@@ -283,12 +278,8 @@ def _errors(plan: Plan) -> list[Text]:
     error_parts += assumed_errors(e)
     if e.extrapolation is not None:
         error_parts += f", responses longer than any in the trace {percent(e.extrapolation)}"
-    return [
-        Text.assemble(
-            ("error    ", "bold"), f"±{percent(e.total)} of the mean step (one standard deviation), from {error_parts}"
-        ),
-        Text.assemble(("learning ", "bold"), drift_text(plan.predicted.drift)),
-    ]
+    error = f"±{percent(e.total)} of the mean step (one standard deviation), from {error_parts}"
+    return [_named("error", error), _named("learning", drift_text(plan.predicted.drift))]
 
 
 def _audit(plan: Plan) -> list[Text]:
@@ -296,7 +287,7 @@ def _audit(plan: Plan) -> list[Text]:
     audit = plan.inputs.profile.reward_audit
     if audit is None:
         return []
-    return [Text.assemble(("reward   ", "bold"), (f"audited {audit.text}", "" if audit.passed else "yellow"))]
+    return [_named("reward", f"audited {audit.text}", "" if audit.passed else "yellow")]
 
 
 def _length_basis(plan: Plan) -> list[Text]:
@@ -306,10 +297,10 @@ def _length_basis(plan: Plan) -> list[Text]:
         return []
     warnings = basis.thin_reasons(p.speedup)
     texts = list(dict.fromkeys([basis.sentence(p.speedup)] * basis.extrapolated + warnings))
-    return [Text.assemble(("trace    ", "bold"), (text, "yellow" if text in warnings else "")) for text in texts]
+    return [_named("trace", text, "yellow" if text in warnings else "") for text in texts]
 
 
 def _lengths(plan: Plan, wide: bool) -> Text:
     q = plan.predicted.lengths_tokens
     drawn = f"{q[0]} {histogram(q, 30 if wide else 16)} {q[20]} tokens, log scale; p50 {q[10]}, p95 {q[19]}"
-    return Text.assemble(("lengths  ", "bold"), drawn)
+    return _named("lengths", drawn)

@@ -279,24 +279,21 @@ def headline(plan: GroupsPlan) -> list[Card]:
         for index, node in enumerate(group.nodes)
     )
     proof, _, among = groups_status(plan).partition(" of ")
+    others = (
+        ("Algorithm 1 costs", predicted.algorithm_1, f", {predicted.algorithm_1.usd_per_unit:.3f} per unit"),
+        ("Each job alone costs", predicted.solo_d, "" if predicted.solo_d.fits else "; the cluster has too few nodes"),
+    )
+    unit = f"{predicted.plan.usd_per_unit:.3f} USD per unit of training"
     return [
-        Card(
-            "USD per hour",
-            usd(predicted.plan.usd_per_hour),
-            f"{predicted.plan.usd_per_unit:.3f} USD per unit of training",
-        ),
-        Card(
-            "Algorithm 1 costs",
-            times(predicted.algorithm_1.usd_per_hour / usd_per_hour),
-            f"{usd(predicted.algorithm_1.usd_per_hour)} USD/h, {predicted.algorithm_1.usd_per_unit:.3f} per unit",
-            "good" if predicted.algorithm_1.usd_per_hour > 1.005 * usd_per_hour else "",
-        ),
-        Card(
-            "Each job alone costs",
-            times(predicted.solo_d.usd_per_hour / usd_per_hour),
-            f"{usd(predicted.solo_d.usd_per_hour)} USD/h"
-            + ("" if predicted.solo_d.fits else "; the cluster has too few nodes"),
-            "good" if predicted.solo_d.usd_per_hour > 1.005 * usd_per_hour else "",
+        Card("USD per hour", usd(predicted.plan.usd_per_hour), unit),
+        *(
+            Card(
+                label,
+                times(costs.usd_per_hour / usd_per_hour),
+                f"{usd(costs.usd_per_hour)} USD/h{note}",
+                "good" if costs.usd_per_hour > 1.005 * usd_per_hour else "",
+            )
+            for label, costs, note in others
         ),
         Card(
             "Bounds kept",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from ..phrases.numbers import (
     NONE,
@@ -23,11 +23,11 @@ from ..phrases.sentences import as_trained_text, listed
 from ..phrases.tables import Table, right
 from . import charts_many_runs, charts_one_run, charts_round
 from .charts_one_run import Detail
-from .elements import Banner, Card, mark, render, run_colours
+from .elements import Banner, Card, Tone, mark, render, run_colours
 
 MAX_INCIDENTS = 100
 
-_TONES: dict[str, Literal["", "good", "bad", "warn"]] = {
+_TONES: dict[str, Tone] = {
     "finished": "good", "stopped": "warn", "failed": "bad", "open": "warn",
 }  # fmt: skip
 
@@ -87,76 +87,41 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
     states = [d["state"] for d in runs.values()]
     worst = next((s for s in ("failed", "open", "stopped", "finished") if s in states), "open")
     state_names = {"open": "running or died"}
-    cards = [
-        Card(
-            "State",
-            state_names.get(worst, worst),
-            "; ".join(
-                f"{n} {d['steps']:,}"
-                + (f" of {d['steps_wanted']:,}" if (d["steps_wanted"] or -1) >= d["steps"] else "")
-                for n, d in runs.items()
-            )
-            + " steps",
-            _TONES[worst],
-        )
-    ]
+    counts = "; ".join(
+        f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if (d["steps_wanted"] or -1) >= d["steps"] else "")
+        for n, d in runs.items()
+    )
+    state = Card("State", state_names.get(worst, worst), f"{counts} steps", _TONES[worst])
+    predicted_s = seconds(detail["step_s_predicted"])
     if not detail["steps"]:
-        return [*cards, Card("Seconds a step", NONE, f"{prefix}predicted {seconds(detail['step_s_predicted'])}")]
-    cards.append(
-        Card(
-            "Seconds a step",
-            seconds(detail["step_s"]),
-            f"{prefix}predicted {seconds(detail['step_s_predicted'])} ({deviation_text(detail['deviation'])})"
-            + (
-                ""
-                if (factor := detail.get("machine_factor")) is None
-                else f"; {machine_text(factor)}, model off by {model_error_text(detail)}"
-            )
-            + (f"; {owed}" if (owed := charts_one_run.owed_text(detail)) else ""),
-        )
-    )
+        return [state, Card("Seconds a step", NONE, f"{prefix}predicted {predicted_s}")]
+    text = f"{prefix}predicted {predicted_s} ({deviation_text(detail['deviation'])})"
+    if (factor := detail.get("machine_factor")) is not None:
+        text += f"; {machine_text(factor)}, model off by {model_error_text(detail)}"
+    text += f"; {owed}" if (owed := charts_one_run.owed_text(detail)) else ""
+    cards = [state, Card("Seconds a step", seconds(detail["step_s"]), text)]
     if (limit := detail.get("limit")) is not None:
-        cards.append(
-            Card(
-                "Of the hardware's peak",
-                percent(limit["ratio"]),
-                f"{prefix}predicted {percent(limit['ratio_predicted'])}; decoding reached "
-                f"{percent(limit['of_bandwidth'])} of the memory bandwidth, training an MFU of {percent(limit['mfu'])}",
-            )
-        )
+        text = f"{prefix}predicted {percent(limit['ratio_predicted'])}; decoding reached "
+        text += f"{percent(limit['of_bandwidth'])} of the memory bandwidth, training an MFU of {percent(limit['mfu'])}"
+        cards.append(Card("Of the hardware's peak", percent(limit["ratio"]), text))
     if is_finite(detail.get("speedup")) and detail["mode"] != "sync":
-        cards.append(
-            Card("Speed-up", times(detail["speedup"]), f"{prefix}samples per second, over the plain run; predicted "
-                 f"{times(detail['speedup_predicted'])}", "good" if detail["speedup"] > 1 else "bad")
-        )  # fmt: skip
-    cards.append(
-        Card(
-            "Reward",
-            fixed(detail["reward_last"], ".3f"),
-            f"{prefix}mean of the last fifth of the steps; first fifth {fixed(detail['reward_first'], '.3f')}",
-            "" if is_finite(detail["reward_last"]) else "bad",
-        )
-    )
+        text = f"{prefix}samples per second, over the plain run; predicted {times(detail['speedup_predicted'])}"
+        cards.append(Card("Speed-up", times(detail["speedup"]), text, "good" if detail["speedup"] > 1 else "bad"))
+    text = f"{prefix}mean of the last fifth of the steps; first fifth {fixed(detail['reward_first'], '.3f')}"
+    tone: Tone = "" if is_finite(detail["reward_last"]) else "bad"
+    cards.append(Card("Reward", fixed(detail["reward_last"], ".3f"), text, tone))
     if is_finite(detail.get("length_ratio")) and detail["mode"] != "sync":
         error = detail["length_ratio_standard_error"] or 0.0
+        text = f"{prefix}± {ratio(error)}; predicted {ratio(detail['length_ratio_predicted'])}{as_trained_text(detail)}"
         beyond = abs(detail["length_ratio"] - detail["length_ratio_predicted"]) > max(0.01, 3 * error)
-        cards.append(
-            Card("Length ratio", ratio(detail['length_ratio']), f"{prefix}± {ratio(error)}; predicted "
-                 f"{ratio(detail['length_ratio_predicted'])}{as_trained_text(detail)}",
-                 "warn" if beyond else "")
-        )  # fmt: skip
+        cards.append(Card("Length ratio", ratio(detail["length_ratio"]), text, "warn" if beyond else ""))
     if is_finite(detail.get("cut_share")):
-        cards.append(
-            Card("Cut at the cap", percent(detail["cut_share"]), f"{prefix}of the trained samples; predicted "
-                 f"{percent(detail['cut_share_predicted'])}")
-        )  # fmt: skip
+        text = f"{prefix}of the trained samples; predicted {percent(detail['cut_share_predicted'])}"
+        cards.append(Card("Cut at the cap", percent(detail["cut_share"]), text))
     faults = sum(d[key] for d in runs.values() if d["steps"] for key in _VIOLATIONS)
-    restarts = sum(d["restarts"] for d in runs.values())
-    cards.append(
-        Card("Violations", f"{faults:,}", f"on-policy, conservation, checksums; {count(restarts, 'restart')}, "
-             f"{count(sum(d['resumes'] for d in runs.values()), 'resume')}", "bad" if faults else "good")
-    )  # fmt: skip
-    return cards
+    restarts, resumes = (sum(d[key] for d in runs.values()) for key in ("restarts", "resumes"))
+    text = f"on-policy, conservation, checksums; {count(restarts, 'restart')}, {count(resumes, 'resume')}"
+    return [*cards, Card("Violations", f"{faults:,}", text, "bad" if faults else "good")]
 
 
 _VIOLATIONS = ("on_policy_violations", "conservation_violations", "checksum_mismatches")
