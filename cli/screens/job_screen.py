@@ -263,8 +263,8 @@ def _checkpoint(plan: Plan) -> list[Text]:
         return []
     text = (
         f"{bytes_text(checkpoint.bytes)} on disk; training stops for {seconds(checkpoint.stood_s)}, beside the step, "
-        f"while each rank copies {bytes_text(checkpoint.rank_bytes)} to host memory; the copy is written while training "
-        "goes on"
+        f"while each rank copies {bytes_text(checkpoint.rank_bytes)} to host memory; the copy is written while "
+        "training goes on"
     )
     return [_named("checkpoint", text)]
 
