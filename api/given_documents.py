@@ -7,21 +7,23 @@ import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from pydantic import BaseModel
+
+from ..plans.facts.digest import solver_read
+from ..plans.facts.model_shape import model_of_job
+from ..plans.schema.cluster import Cluster, load_cluster
+from ..plans.schema.job import Job, load_job
+from ..plans.schema.plan import InputFile, Inputs, LengthsInput, ProfileFile
 from ..plans.yaml.errors import ErrorCollector, InputError
 from ..plans.yaml.input_files import in_memory
+from ..plans.yaml.yaml_io import document_name, dump, error_at, sha256_file
+from ..plans.yaml.yaml_io import load as load_file
+from ..profiles.length_tables import table_names
+from ..profiles.length_trace import LengthTrace, read_lengths
+from ..profiles.profile_schema import Profile
 from .input_paths import need_cluster, need_profile, need_trace
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-    from ..plans.schema.cluster import Cluster
-    from ..plans.schema.job import Job
-    from ..plans.schema.plan import Inputs, LengthsInput
-    from ..profiles.length_trace import LengthTrace
-    from ..profiles.profile_schema import Profile
-
 
 M = TypeVar("M", bound="BaseModel")
 
@@ -39,8 +41,6 @@ def load(path: File, model: type[M]) -> M:
 
     The object remembers the folder of its file, and so does a changed copy (`model_copy`): what it names is there.
     """
-    from ..plans.yaml.yaml_io import load as load_file
-
     return standing_in(Path(path).parent, load_file(Path(path), model))
 
 
@@ -52,11 +52,6 @@ def standing_in(folder: Path, document: M) -> M:
 
 def path_of(given: File | BaseModel | LengthTrace) -> Path:
     """The path of what is given. An object is read as a file of the folder that it remembers, or of the current one."""
-    from pydantic import BaseModel
-
-    from ..plans.yaml.yaml_io import document_name, dump
-    from ..profiles.length_trace import LengthTrace
-
     if isinstance(given, str | os.PathLike):
         return Path(given)
     if isinstance(given, LengthTrace):
@@ -93,11 +88,6 @@ def must_be_within(
 
 def read_documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tuple[Job, Cluster, Profile]:
     """Read the three documents. Raises one InputError with the faults of all of them."""
-    from ..plans.schema.cluster import load_cluster
-    from ..plans.schema.job import load_job
-    from ..plans.yaml.yaml_io import load
-    from ..profiles.profile_schema import Profile
-
     faults = ErrorCollector()
     job = faults.try_read(lambda: load_job(job_path))
 
@@ -107,7 +97,7 @@ def read_documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tu
 
     def read_profile() -> Profile:
         need_profile(profile_path, job_path, job)
-        return load(profile_path, Profile)
+        return load_file(profile_path, Profile)
 
     cluster, profile = faults.try_read(read_cluster), faults.try_read(read_profile)
     faults.raise_any()
@@ -118,9 +108,6 @@ def read_documents(job_path: Path, cluster_path: Path, profile_path: Path) -> tu
 def must_know_model(job: Job, job_path: Path, profile: Profile, force: bool) -> None:
     """Warn of what is guessed of the job's model, where the profile did not measure it. Raises InputError where nothing
     shows whether a derived profile is of it, unless `force`."""
-    from ..plans.facts.model_shape import model_of_job
-    from ..plans.yaml.yaml_io import error_at
-
     model = model_of_job(job, job_path)
     if profile.provenance == "measured" or not model.unsure:
         return
@@ -140,10 +127,6 @@ def given_lengths(
 ) -> tuple[LengthsInput, LengthTrace]:
     """Lengths by a trace, by `word` (a table that ships, or quantiles), or by the profile's own trace, and the entry
     for them of the plan at `plan_path`."""
-    from ..plans.yaml.yaml_io import sha256_file
-    from ..profiles.length_tables import table_names
-    from ..profiles.length_trace import LengthTrace, read_lengths
-
     if word is not None:
         return _named_lengths(word, trace)
     if trace is not None:
@@ -165,8 +148,6 @@ def given_lengths(
 
 def lengths_input(path: Path, plan_path: Path) -> LengthsInput:
     """The entry of a length trace among the inputs of the plan at `plan_path`."""
-    from ..plans.schema.plan import LengthsInput
-
     return LengthsInput.of_file(**_named(path, plan_path))
 
 
@@ -174,9 +155,6 @@ def inputs_of(
     plan_path: Path, cluster_path: Path, job_path: Path, profile_path: Path, profile: Profile, lengths: LengthsInput
 ) -> Inputs:
     """The inputs of the plan at `plan_path`: paths relative to its folder, and digests of the files as they are now."""
-    from ..plans.facts.digest import solver_read
-    from ..plans.schema.plan import InputFile, Inputs, ProfileFile
-
     facts = {"provenance": profile.provenance, "reward_audit": profile.reward_audit}
     return Inputs(
         cluster=InputFile(**_named(cluster_path, plan_path)),
@@ -188,8 +166,6 @@ def inputs_of(
 
 
 def _named(path: Path, plan_path: Path) -> dict[str, str]:
-    from ..plans.yaml.yaml_io import sha256_file
-
     relative = os.path.relpath(path.resolve(), plan_path.resolve().parent)
     return {"path": Path(relative).as_posix(), "sha256": sha256_file(path)}
 
@@ -198,7 +174,6 @@ def lengths_in_place(trace: File | LengthTrace | None, word: str | None) -> Leng
     """Lengths from a trace, from the folder of a run, or from the tables that ship (`word`); None without either."""
     from ..planner.tune.executed_run import load_executed
     from ..planner.tune.run_lengths import run_lengths
-    from ..profiles.length_trace import LengthTrace, read_lengths
 
     if word is not None:
         return _named_lengths(word, trace)[1]

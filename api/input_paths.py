@@ -6,19 +6,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..plans.check.solved_rules import input_files, input_path
+from ..plans.facts.model_shape import model_of_job
+from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, job_paths
 from ..plans.schema.plan import load_plan
 from ..plans.yaml.errors import InputError
 from ..plans.yaml.input_files import is_file
 from ..plans.yaml.output_files import Written, must_take_file
 from ..plans.yaml.yaml_io import STDOUT, error_at
-
-if TYPE_CHECKING:
-    from ..plans.schema.cluster import Cluster
-    from ..profiles.profile_schema import Profile
+from ..profiles.library import shipped_model
+from ..profiles.profile_schema import Profile
 
 
 def job_file(path: Path) -> Path:
@@ -45,9 +44,6 @@ def need_profile(path: Path, job_path: Path, job: Job | None) -> None:
 
     `job` is None if it cannot be read.
     """
-    from ..plans.facts.model_shape import model_of_job
-    from ..profiles.library import shipped_model
-
     model = (job and shipped_model(model_of_job(job, job_path).architecture)) or "MODEL"
     need(
         path,

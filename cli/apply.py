@@ -10,6 +10,9 @@ from typing import Any
 
 import click
 
+from ..plans.phrases.numbers import seconds
+from ..plans.phrases.sentences import one_line
+from ..plans.yaml.errors import InputError, RunFailed
 from .main import EXIT_FAILED
 from .shared.options import Finite
 
@@ -44,7 +47,6 @@ def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, a
     --resume` makes the moves that are left.
     """
     from ..executor.groups.group_change import MoveRequest, planned_change, write_request
-    from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import sha256_file
     from ..traces.groups.groups_status import groups_status
     from .shared.findings import memory_findings, must_fit_memory
@@ -72,7 +74,6 @@ def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, a
 def _followed(out: Path, plan: Path, request_id: str, timeout: float | None) -> dict[str, Any]:
     """Show what becomes of a request until all its moves are made; returns them. Raises RunFailed, InputError if the
     driver refuses the plan."""
-    from ..plans.yaml.errors import InputError, RunFailed
     from ..traces.groups.group_turns import GROUPS_COPY
     from ..traces.groups.groups_folder import moves_of, refusal_of, request_file
     from ..traces.groups.groups_status import driver_runs
@@ -107,9 +108,6 @@ def _followed(out: Path, plan: Path, request_id: str, timeout: float | None) -> 
 
 def _tell_changes(moves: dict[str, Any], shown: dict[str, str]) -> None:
     """Print which moves are at another state than last time, on standard error."""
-    from ..plans.phrases.numbers import seconds
-    from ..plans.phrases.sentences import one_line
-
     for move in moves["moves"]:
         job, state = move["job"], move["state"]
         if shown.get(job, "to do") != state:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import digits, ratio
+from ..plans.phrases.numbers import digits, percent, ratio
+from ..plans.phrases.tables import right
 from ..plans.schema import MODES
+from ..plans.yaml.errors import InputError, joined
 from .main import EXIT_INFEASIBLE
 from .shared.options import Finite, Objectives, for_option, force_option, lengths_option, trace_option
 
@@ -93,7 +95,6 @@ def compare_command(
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import job_paths, load_job, objective_of
-    from ..plans.yaml.errors import InputError, joined
     from ..plans.yaml.yaml_io import atomic_write, document_kind, load
     from ..profiles.fitness import unfit
     from ..profiles.profile_schema import Profile
@@ -198,8 +199,6 @@ def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:
     from rich.text import Text
 
     from ..plans.facts.compared_plans import binds, cheapest, fastest, short_name
-    from ..plans.phrases.numbers import percent
-    from ..plans.phrases.tables import right
     from .screens.bars import gauge, table
 
     paths = list(points[0].values)

@@ -13,6 +13,7 @@ from rich.text import Text
 from ..plans.diff.review import Report, fold
 from ..plans.phrases.sentences import one_line
 from ..plans.phrases.tables import Row, Table
+from ..plans.yaml.errors import InputError
 from .screens.bars import table
 
 _STYLE = {1: "green", -1: "red", 0: ""}
@@ -78,7 +79,6 @@ def diff_command(old: str, new: str, markdown: bool, as_json: bool, exit_code: b
     from that revision. Write `none` for OLD if the plan is new, for NEW if it was removed.
     """
     from ..api.diff_plans import diff
-    from ..plans.yaml.errors import InputError
 
     if markdown and as_json:
         raise InputError("--markdown and --json are two ways to print; give one of them")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import count
+from ..plans.yaml.errors import InputError, RunFailed
 from .main import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED
 from .shared.options import Finite
 
@@ -134,7 +135,6 @@ def execute_command(
     is checked without them, and told to need them (exit code 0).
     A plan that does not fit in memory is not started (exit code 1).
     """
-    from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import document_kind
 
     of_groups = [plan for plan in plans if document_kind(plan) == "rlplan_groups"]
@@ -234,8 +234,6 @@ def _dry_run(
 def _beside_others(executions: list[Execution], placement: Placement) -> tuple[str | None, str | None]:
     """(what other processes hold of this machine's GPUs, why the plans do not fit beside them); None, None where they
     hold nothing, and for plans of several nodes or without GPUs."""
-    from ..plans.yaml.errors import RunFailed
-
     first = executions[0]
     if first.pool.accelerators.kind != "cuda" or len(placement.nodes_in_use()) > 1:
         return None, None

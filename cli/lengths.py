@@ -12,6 +12,7 @@ import click
 
 from ..plans.phrases.numbers import NONE, fixed, percent
 from ..plans.phrases.tables import right, text_lines
+from ..plans.yaml.errors import InputError
 from .shared.options import ACTIONS, force_option, must_fit_action
 
 if TYPE_CHECKING:
@@ -139,7 +140,6 @@ def _import(
     path: Path, columns: tuple[str, ...], cap_tokens: int | None, out: Path | None, overwrite: bool, as_json: bool
 ) -> int:
     from ..api.input_paths import check_target
-    from ..plans.yaml.errors import InputError
     from ..profiles.imports.length_import import FIELDS, import_lengths
     from ..profiles.imports.log_columns import assignments
     from ..profiles.length_trace import LengthTrace, write_lengths

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.facts.plan_text import update_text
+from ..plans.yaml.errors import InputError, RunFailed
 from .screens.profile_text import profile_text
 from .shared.options import Finite, force_option
 
@@ -66,7 +67,6 @@ def profile_command(
     from ..plans.files.prompt_rows import data_file, read_prompts
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import job_paths, load_job
-    from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at, write_document
     from ..profiles.fitness import subject_digest
     from ..profiles.measure.measured_layouts import layouts_to_measure
@@ -120,7 +120,6 @@ def _take_shipped(job: Job, job_path: Path, paths: JobPaths, pool: Pool, model: 
     """Write the shipped profile of a model on the pool's accelerator, and say whether its costs will be scaled to the
     job's. Raises InputError if it does not fit the job."""
     from ..plans.facts.model_shape import model_of_job
-    from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at, write_document
     from ..profiles.fitness import unfit
     from ..profiles.hardware import gpu_of, hint_of
@@ -168,7 +167,6 @@ def _audited(job: Job, job_path: Path) -> RewardAudit | None:
 
     Called before anything is started: a reward function that cannot be used is refused here."""
     from ..executor.rewards.audit import AUDITED, audit_job
-    from ..plans.yaml.errors import RunFailed
     from .shared.output import share
 
     if not any(part.kind in AUDITED for part in job.reward.parts):

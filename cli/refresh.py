@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..plans.yaml.errors import Infeasible, InputError, joined
 from .shared.options import force_option
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from ..plans.check.finding import Fault
     from ..plans.schema.plan import Inputs, Plan
-    from ..plans.yaml.errors import Infeasible
     from ..plans.yaml.yaml_doc import Loc
 
 
@@ -43,7 +43,6 @@ def refresh_command(plan_path: Path, out: Path | None, seed: int, overwrite: boo
     from ..planner.refresh import refresh
     from ..planner.what_if import load_documents
     from ..plans.schema.plan import load_plan
-    from ..plans.yaml.errors import InputError, joined
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, document_kind, error_at, write_document
     from .screens.solved import plan_summary, plan_text
     from .shared.findings import MEMORY_RULES
@@ -111,7 +110,6 @@ def _is_rewritten(fault: Fault) -> bool:
 
 def _infeasible(faults: Sequence[Fault], plan_path: Path) -> Infeasible:
     """The faults as one error, a line each, at the decisions that cause them."""
-    from ..plans.yaml.errors import Infeasible
     from ..plans.yaml.yaml_io import error_at
 
     decided = {fault.rule for fault in faults if fault.location[0] == "job"}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.sentences import one_line
 from .shared.options import force_option
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ def report_command(run: Path, html: Path | None, overwrite: bool, as_json: bool)
 
     from ..api.input_paths import check_target
     from ..plans.diff.change import plain
-    from ..plans.phrases.sentences import one_line
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
     from ..traces.report import report
     from ..traces.run_log import run_files

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import count, percent, seconds
-from ..plans.yaml.errors import InputError
+from ..plans.yaml.errors import ErrorCollector, InputError
 from .main import EXIT_FAILED
 from .shared.options import ACTIONS, force_option, must_fit_action, refuse_options_but
 
@@ -349,7 +349,6 @@ def _responses(
     file: Path, found: Mapping[str, Prompt | RowFault], data: str
 ) -> Iterator[tuple[Prompt | RowFault, str]]:
     """(row, response) of each line of a file. Raises one InputError with a line for each bad one."""
-    from ..plans.yaml.errors import ErrorCollector
     from ..plans.yaml.input_files import DATA_BYTES, read_text
     from ..plans.yaml.json_text import parse_json
     from ..plans.yaml.yaml_io import STDOUT

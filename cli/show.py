@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..plans.phrases.sentences import one_line
+from ..plans.yaml.errors import InputError
 from .shared.options import force_option
 
 if TYPE_CHECKING:
@@ -96,7 +98,6 @@ def _check_targets(
     """Raise InputError unless both files can be written and are neither the same nor an input."""
     from ..api.input_paths import check_target
     from ..plans.check.solved_rules import input_files, input_path
-    from ..plans.yaml.errors import InputError
     from .shared.output import check_stdout
 
     inputs = (path, *(input_path(file, path) for _, file in input_files(plan)))
@@ -112,7 +113,6 @@ def _check_targets(
 def stale_notes(plan: Plan | GroupsPlan, path: Path) -> list[str]:
     """Notes on the files that a plan was solved from: which of them have changed, and which are missing."""
     from ..plans.check.solved_rules import UNREAD_TEXT, input_files, stale_inputs, unread_changes
-    from ..plans.phrases.sentences import one_line
 
     faults = list(stale_inputs(plan, path))
     rules = {

@@ -10,10 +10,11 @@ import click
 
 from ..api.job_timeline import TIMELINE_STEPS
 from ..plans.phrases.numbers import count, digits, percent, ratio, usd
+from ..plans.phrases.sentences import PHASE_NAMES
 from ..plans.schema.base import MOST_STEPS
 from .main import EXIT_FAILED
 from .screens.report_text import waits_text
-from .shared.options import Finite, force_option, lengths_option
+from .shared.options import Finite, force_option, lengths_option, refuse_options_but
 
 
 @click.command("simulate")
@@ -57,7 +58,6 @@ def simulate_command(
     judges the seconds, prices, bias and cut samples that are simulated.
     """
     from ..plans.yaml.yaml_io import document_kind
-    from .shared.options import refuse_options_but
 
     if document_kind(plan_path) == "rlplan_groups":
         refuse_options_but("a plan of groups", "as_json")
@@ -84,8 +84,6 @@ def _show(result: dict[str, Any], aside: bool) -> None:
     """Print the result; `aside`: to standard error, because the timeline goes to standard output."""
     from rich.console import Console
     from rich.table import Table
-
-    from ..plans.phrases.sentences import PHASE_NAMES
 
     console = Console(stderr=aside)
     predicted = result["predicted"]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import count
+from ..plans.phrases.numbers import count, digits
 from ..plans.schema import MODES
-from .shared.options import OVERWRITE, Finite, Objectives, for_option, lengths_option, trace_option
+from ..plans.yaml.errors import InputError
+from .shared.options import OVERWRITE, Finite, Objectives, for_option, lengths_option, refuse_options_but, trace_option
 
 if TYPE_CHECKING:
     from ..planner.groups.inputs.workload_jobs import Problem
@@ -96,9 +97,7 @@ def solve_command(
     The same inputs give the same plan, byte for byte, but for its `volatile` block.
     """
     from ..api.input_paths import job_file, need_job
-    from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import document_kind
-    from .shared.options import refuse_options_but
 
     job_path = job_file(job_path)
     need_job(job_path)
@@ -142,7 +141,6 @@ def _frontier(job_path: Path, for_any: bool, force: bool, as_json: bool, options
     from rich.console import Console
 
     from ..api.solve_job import front_of_nodes
-    from ..plans.phrases.numbers import digits
     from .main import EXIT_INFEASIBLE
     from .screens.bars import table
     from .shared.output import share
@@ -188,7 +186,6 @@ def _solve_workload(
     from ..planner.groups.solve_workload import solve_workload
     from ..plans.schema.groups_plan import load_groups_plan
     from ..plans.schema.workload import load_workload
-    from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, write_document
     from .screens.groups_screen import summary
     from .shared.output import check_stdout, steps, tell

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import MATTERS, count, deviation, deviation_text, percent, seconds, times
-from ..plans.phrases.sentences import one_line
+from ..plans.phrases.sentences import PHASE_NAMES, one_line
+from ..plans.yaml.errors import InputError
 from .shared.options import force_option
 
 if TYPE_CHECKING:
@@ -87,7 +88,6 @@ def tune_command(
 def _executed(run: ExecutedRun, plan_path: Path | None) -> Path:
     """The plan file from which the inputs of the run's plan can be read."""
     from ..plans.check.plan_check import input_path
-    from ..plans.yaml.errors import InputError
 
     named = None if run.plan_path is None else _short(run.plan_path.resolve())
     for path in (named, run.plan_copy, plan_path):
@@ -122,7 +122,6 @@ def _follows(out: Path, executed: Path) -> bool:
     """Whether `out` is a plan that an earlier tune wrote for the same job."""
     from ..plans.check.plan_check import input_path
     from ..plans.schema.plan import load_plan
-    from ..plans.yaml.errors import InputError
 
     try:
         new, old = load_plan(out), load_plan(executed)
@@ -198,8 +197,6 @@ def _result(tuned: Tuned, run: ExecutedRun, force_path: Path, out: Path) -> dict
 
 
 def _text(result: dict[str, Any]) -> str:
-    from ..plans.phrases.sentences import PHASE_NAMES
-
     lines = [f"{'phase, seconds':20}{'predicted':>10}{'measured':>10}{'deviation':>11}"]
     step = {**result["step_s"], "why": "mean of the cycle, with a long round for deferred prompts that are not trained"}
     for name, phase in {**result["phases"], "step": step}.items():
@@ -245,7 +242,6 @@ def _tune_groups(run: Path, plan_path: Path | None, out: Path | None, overwrite:
     from ..planner.groups.inputs.measured_phases import measured_switches, tuned_workload
     from ..plans.check.plan_check import input_path
     from ..plans.schema.groups_plan import load_groups_plan
-    from ..plans.yaml.errors import InputError
     from ..plans.yaml.yaml_io import atomic_write, place_schema, sha256_file
     from ..traces.groups.group_turns import GROUPS_COPY
     from .shared.output import must_be_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Group as Renderables
 from rich.console import RenderableType
@@ -14,12 +14,11 @@ from rich.text import Text
 from ...plans.facts.group_cells import bounds_text, declined_text, limit, move_reason, nodes_text, point_text, slack
 from ...plans.facts.plan_text import groups_status
 from ...plans.phrases.numbers import bytes_of, count, percent, seconds, times, usd
+from ...plans.phrases.sentences import one_line
 from ...plans.phrases.tables import right
+from ...plans.schema.groups_plan import GroupsPlan, PlannedGroup
+from ...plans.schema.workload import GroupRules
 from .bars import table
-
-if TYPE_CHECKING:
-    from ...plans.schema.groups_plan import GroupsPlan, PlannedGroup
-    from ...plans.schema.workload import GroupRules
 
 
 def summary(plan: GroupsPlan, out: Path) -> dict[str, Any]:
@@ -116,7 +115,6 @@ def moves_text(plan: GroupsPlan) -> Iterator[str]:
 
 def data(plan: GroupsPlan, path: Path) -> dict[str, Any]:
     """The plan for --json: the summary of `solve --json`, the plan's own sections, and each job's slack."""
-
     whole = plan.model_dump(mode="json")
     return {
         **summary(plan, path),
@@ -177,8 +175,6 @@ _TITLES = {"next_best": "next best"}
 
 
 def _why(group: PlannedGroup) -> Table:
-    from ...plans.phrases.sentences import one_line
-
     drawn = table(["", ""], gap=1)
     drawn.show_header = False
     drawn.columns[0].no_wrap, drawn.columns[0].style = True, "bold"

@@ -6,24 +6,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Group as Renderables
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...plans.facts.plan_text import cut_text, limit_text, nodes_text, wait_text
+from ...plans.facts.plan_text import (
+    assumed_errors,
+    cut_text,
+    drift_text,
+    limit_text,
+    nodes_text,
+    solver_status,
+    wait_text,
+)
+from ...plans.facts.round_bars import critical_path, round_bars
 from ...plans.phrases.numbers import bytes_of, bytes_text, count, digits, percent, ratio, seconds, times, usd
+from ...plans.phrases.sentences import PHASE_NAMES, TIE_PERCENT, one_line, parse
 from ...plans.schema.length_evidence import MUCH_AT_CAP
+from ...plans.schema.plan import Plan
+from ...plans.schema.predicted import FrontPoint
 from .bars import gauge, histogram, table
 from .rounds_table import LEGEND, charts, round_kinds, rounds_table, seconds_table
 from .solved import plan_summary
-
-if TYPE_CHECKING:
-    from ...plans.schema.plan import Plan
-    from ...plans.schema.predicted import FrontPoint
-
 
 _FRONT_ROWS, _WHY_ROWS, _OTHER_ROWS = 6, 6, 4
 
@@ -68,8 +75,6 @@ def _thinned(front: Sequence[FrontPoint]) -> list[FrontPoint]:
 
 def why_table(plan: Plan, wide: bool) -> list[RenderableType]:
     """The next best values of decisions by cost, then the other reasons in lines."""
-    from ...plans.phrases.sentences import TIE_PERCENT, one_line, parse
-
     why = {key: one_line(text) for key, text in plan.job.why.items()}
     lines = {key: parse(text) for key, text in why.items()}
     # An alternative that is faster is tied with the plan: `why.ties` names it.
@@ -143,8 +148,6 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
 
 def data(plan: Plan, path: Path) -> dict[str, Any]:
     """The plan for --json: the summary of `solve --json`, the plan's own sections, bars and critical path."""
-    from ...plans.facts.round_bars import critical_path, round_bars
-
     whole = plan.model_dump(mode="json")
     critical = critical_path(plan.predicted)
     return {
@@ -170,8 +173,6 @@ def _named(name: str, text: str, style: str = "") -> Text:
 
 
 def _headline(plan: Plan, path: str) -> list[Text]:
-    from ...plans.facts.plan_text import solver_status
-
     p, solver, source = plan.predicted, plan.solver, plan.inputs.profile.provenance
     costs = f"costs {source}{'' if source == 'measured' else ', not measured'}"
     nodes = count(p.nodes, "node") if plan.job.placement is None else nodes_text(plan)
@@ -212,9 +213,6 @@ def _side_by_side(columns: Sequence[RenderableType], beside: bool) -> Renderable
 
 
 def _path(plan: Plan) -> list[Text]:
-    from ...plans.facts.round_bars import critical_path
-    from ...plans.phrases.sentences import PHASE_NAMES
-
     path = critical_path(plan.predicted)
     tail_s = sum(mean.share * mean.tail_s for _, mean in plan.predicted.rounds.kinds)
     steps = " → ".join(
@@ -271,8 +269,6 @@ def _checkpoint(plan: Plan) -> list[Text]:
 
 def _errors(plan: Plan) -> list[Text]:
     """The parts of the headline's ±, and what the error does not include."""
-    from ...plans.facts.plan_text import assumed_errors, drift_text
-
     e = plan.predicted.error
     error_parts = f"costs {percent(e.costs)}, length trace {percent(e.lengths)}, simulation {percent(e.sampling)}"
     error_parts += assumed_errors(e)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,12 +16,9 @@ from rich.text import Text
 
 from ...plans.phrases.numbers import count
 from ...plans.phrases.tables import right
+from ...plans.schema.groups_plan import GroupMember
 from ...plans.schema.plan import Plan
 from .bars import table
-
-if TYPE_CHECKING:
-    from ...plans.schema.groups_plan import GroupMember
-
 
 # Drawing takes CPU time from the engines, and nobody reads faster than this.
 REFRESH_PER_S = 2

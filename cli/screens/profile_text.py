@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...plans.facts.plan_text import update_text
 from ...plans.phrases.numbers import bytes_text, digits, fixed, per_second, percent, seconds, times
-
-if TYPE_CHECKING:
-    from ...profiles.draft_schema import ProfiledDrafts
-    from ...profiles.profile_schema import Profile
+from ...profiles.draft_schema import ProfiledDrafts
+from ...profiles.profile_schema import Profile
 
 
 def profile_text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Path) -> str:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.table import Table
 from rich.text import Text
 
 from ...plans.facts.plan_text import trainers_text
+from ...plans.facts.round_bars import LANES, RoundBar, round_bars
 from ...plans.phrases.numbers import digits, percent, seconds
 from ...plans.phrases.tables import right
+from ...plans.schema.plan import Plan
+from ...plans.schema.planned_rounds import LongRound, ShortRound
+from ...plans.schema.predicted import PredictedRound, Quantiles
 from .bars import FULL, LIGHT, block, table
-
-if TYPE_CHECKING:
-    from ...plans.facts.round_bars import RoundBar
-    from ...plans.schema.plan import Plan
-    from ...plans.schema.planned_rounds import LongRound, ShortRound
-    from ...plans.schema.predicted import PredictedRound, Quantiles
-
 
 LEGEND = f"height: share of sequences that run; {FULL} on the critical path, {LIGHT} with time to spare"
 _STYLES = {"sync": "blue", "rollout": "cyan", "tail": "yellow", "reward_exposed": "red", "train": "magenta"}
@@ -27,8 +22,6 @@ _LABEL, _BESIDE = 10, 9  # characters before and behind a lane
 
 def charts(plan: Plan, width: int) -> list[list[Text]]:
     """A chart of `width` characters for each kind of round; all have the same number of lines."""
-    from ...plans.facts.round_bars import round_bars
-
     kinds, bars = plan.predicted.rounds.kinds, round_bars(plan)
     return [
         _chart(
@@ -42,8 +35,6 @@ def charts(plan: Plan, width: int) -> list[list[Text]]:
 
 
 def _chart(title: str, mean: PredictedRound, bars: list[RoundBar], width: int) -> list[Text]:
-    from ...plans.facts.round_bars import LANES
-
     cells = max(10, width - _LABEL - _BESIDE)
     span = max(bar.begin_s + bar.seconds for bar in bars) if bars else 0.0
     tail = (

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from ...planner.check.checker import FileReport
-    from ...plans.check.finding import Finding
-    from ...plans.schema.plan import Plan
-    from ...plans.yaml.errors import InputError
+from ...planner.check.checker import Checker, FileReport
+from ...planner.check.plan_rules import documents, physics, suspicions_of
+from ...planner.costs.job_pools import pools_of_plan
+from ...planner.costs.memory_table import JobMemory
+from ...planner.costs.round_costs import nodes_of, table_of
+from ...plans.check.finding import Finding
+from ...plans.schema.plan import Plan, load_plan
+from ...plans.yaml.errors import InputError, RunFailed, joined
 
 MEMORY_RULES = ("engine-memory", "train-memory", "host-memory", "kv-below-longest")
 """Rules of memory: a plan with such a finding is not started, because it does not fit the machine."""
@@ -21,15 +24,11 @@ MEMORY_RULES = ("engine-memory", "train-memory", "host-memory", "kv-below-longes
 
 def reports(plans: Sequence[Path]) -> list[FileReport]:
     """Check plans as `rlplan check` does, against the policies in their folders too."""
-    from ...planner.check.checker import Checker
-
     return Checker(datetime.now(UTC)).check([str(plan) for plan in plans])
 
 
 def with_findings(error: InputError, plans: Sequence[Path]) -> InputError:
     """Add the findings of `rlplan check` in the plans to the error for which a start refuses them; print warnings."""
-    from ...plans.yaml.errors import InputError, joined
-
     errors = error.each()
 
     def is_in_error(finding: Finding) -> bool:
@@ -66,10 +65,6 @@ def _same_input(finding: Finding, error: InputError) -> bool:
 
 def memory_findings(plan: Path) -> list[Finding]:
     """Findings of memory in a job's plan, by its inputs as they are now; empty if an input is missing or invalid."""
-    from ...planner.check.checker import Checker
-    from ...planner.check.plan_rules import documents, physics
-    from ...plans.schema.plan import load_plan
-
     value = load_plan(plan)
     job, cluster, profile = documents(value, str(plan), [])
     faults = [fault for fault in physics(value, cluster, job, profile) if fault.rule in MEMORY_RULES]
@@ -79,8 +74,6 @@ def memory_findings(plan: Path) -> list[Finding]:
 def suspicious_costs(plan: Plan, path: Path) -> list[str]:
     """What the profile of a job's plan at `path` says that cannot be, is far from the hardware's limit, or is scaled to
     another model and the plan does not say so, a line each."""
-    from ...planner.check.plan_rules import documents, suspicions_of
-
     _, _, profile = documents(plan, str(path), [])
     faults = [] if profile is None else suspicions_of(plan, profile)
     return [fault.noted for fault in faults if fault.rule != "profile-scaled" or "model" not in plan.job.why]
@@ -88,8 +81,6 @@ def suspicious_costs(plan: Plan, path: Path) -> list[str]:
 
 def must_fit_memory(findings: Sequence[Finding]) -> None:
     """Raises RunFailed with the first of these findings of memory and the number of the others; nothing without any."""
-    from ...plans.yaml.errors import RunFailed
-
     if findings:
         raise RunFailed(f"{findings[0].noted}{f' (and {len(findings) - 1} more)' * (len(findings) > 1)}")
 
@@ -99,13 +90,6 @@ def memory_rows(plan: Path) -> list[dict[str, Any]] | None:
 
     None if an input is missing or invalid, or if the profile has no costs for the plan.
     """
-    from ...planner.check.plan_rules import documents
-    from ...planner.costs.job_pools import pools_of_plan
-    from ...planner.costs.memory_table import JobMemory
-    from ...planner.costs.round_costs import nodes_of, table_of
-    from ...plans.schema.plan import load_plan
-    from ...plans.yaml.errors import InputError
-
     value = load_plan(plan)
     job, cluster, profile = documents(value, str(plan), [])
     pools = pools_of_plan(value.job, cluster)
