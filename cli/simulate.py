@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def _show(result: dict[str, Any], aside: bool) -> None:
     from rich.table import Table
 
     console = Console(stderr=aside)
+    say = partial(console.print, highlight=False, soft_wrap=True)
     predicted = result["predicted"]
     for kind in ("all", "short", "long"):
         part = result[kind]
@@ -105,15 +107,13 @@ def _show(result: dict[str, Any], aside: bool) -> None:
         table.add_row("step", *_numbers(part["step_s"]), digits(planned["step_s"]["mean"]))
         console.print(table)
         tokens = part["tokens"]
-        console.print(
+        say(
             f"  accelerators idle {percent(part['bubble'])} of the time; {tokens['decoded']:,} tokens decoded, "
             f"{tokens['trained']:,} of them trained, {percent(tokens['wasted'] / max(1, tokens['decoded']))} wasted; "
-            f"{count(part['preemptions'], 'preemption')}",
-            highlight=False,
-            soft_wrap=True,
+            f"{count(part['preemptions'], 'preemption')}"
         )
     settling = f", then {count(result['settling_steps'], 'more step')} for prompts still deferred"
-    console.print(
+    say(
         f"{digits(1000 * result['seconds_per_sample'])} ms a trained sample (plan: "
         f"{digits(1000 * predicted['seconds_per_sample'])} ms); 1000 samples take "
         f"{digits(result['accelerator_s_per_1k_samples'])} accelerator-seconds and "
@@ -121,14 +121,12 @@ def _show(result: dict[str, Any], aside: bool) -> None:
         f"trained / unconditioned mean length {ratio(result['length_ratio'])} "
         f"(plan: {ratio(predicted['length_ratio'])}), {percent(result['cut_share'])} of the trained samples cut at the "
         f"cap (plan: {percent(predicted['cut_share'])}); "
-        f"{count(result['epochs'], 'epoch')}{settling if result['owed_prompts'] else ''}",
-        highlight=False,
-        soft_wrap=True,
+        f"{count(result['epochs'], 'epoch')}{settling if result['owed_prompts'] else ''}"
     )
     if (waited := result["waits"]) is not None:
-        console.print(waits_text(waited), highlight=False, soft_wrap=True)
+        say(waits_text(waited))
     if "timeline" in result and not aside:
-        console.print(f"timeline: {result['timeline']}; open it at ui.perfetto.dev", highlight=False, soft_wrap=True)
+        say(f"timeline: {result['timeline']}; open it at ui.perfetto.dev")
 
 
 def _numbers(spread: dict[str, float]) -> list[str]:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import cast
 
 from ..plans.facts.model_shape import ModelShape
-from ..plans.facts.node_price import usd_per_node_hour
 from ..plans.phrases.numbers import count
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
@@ -204,9 +203,9 @@ def _limits(job: Job, profile: Profile, space: Space, mean_tokens: float, option
         within_s=options.within_s,
         nodes={key: pool.nodes_of(key.engines, key.tp) for key in space.decode},
         train_nodes=tuple(space.pools.of_trainers.nodes_of(1, update.layout.accelerators) for update in space.train),
-        usd_per_node_s=usd_per_node_hour(pool) / 3600,
+        usd_per_node_s=pool.node_price / 3600,
         pool_nodes=pool.nodes,
-        train_pool=None if own is None else TrainPool(own.host_memory_bytes, own.nodes, usd_per_node_hour(own) / 3600),
+        train_pool=None if own is None else TrainPool(own.host_memory_bytes, own.nodes, own.node_price / 3600),
         # The executor starts trainers once, for both kinds of round; layouts that were measured are its own.
         one_sharding=not options.for_any or profile.train_law is None,
         workers=tuple(choice.all_workers - fixed_workers(job.reward) for choice in space.rewards)

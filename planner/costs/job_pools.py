@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...plans.check.plan_fit import pool_faults
-from ...plans.facts.node_price import usd_per_node_hour
 from ...plans.schema.cluster import Cluster, Pool
 from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ...plans.schema.planned_job import PlannedJob
@@ -68,8 +67,8 @@ class JobPools:
 
     def usd_per_hour(self, nodes: NodesTaken) -> float:
         """Price of so many nodes in USD an hour."""
-        price = nodes.rollout * usd_per_node_hour(self.rollout)
-        return price if self.train is None else price + nodes.train * usd_per_node_hour(self.train)
+        price = nodes.rollout * self.rollout.node_price
+        return price if self.train is None else price + nodes.train * self.train.node_price
 
     @property
     def through_host(self) -> bool:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..facts.executable import unsupported
 from ..facts.model_shape import ModelShape, tp_sizes, undivided
-from ..facts.node_price import usd_per_node_hour
 from ..phrases.numbers import count
 from ..schema.base import MOST_ACCELERATORS
 from ..schema.cluster import Cluster, Pool
@@ -398,7 +397,7 @@ def against_cluster(plan: GroupsPlan, cluster: Cluster) -> Iterator[Fault]:
                 yield _unknown_pool(cluster, node.pool, (*location, "pool"))
                 continue
             nodes_taken[node.pool] += 1
-            price += usd_per_node_hour(pool)
+            price += pool.node_price
             for size in ("slots", "host_memory_bytes"):
                 stated, there = getattr(node, size), getattr(pool, size)
                 beside = f"a node of pool '{node.pool}' has"

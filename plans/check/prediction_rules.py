@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..facts.node_price import usd_per_node_hour
 from ..phrases.numbers import count
 from ..schema.cluster import Cluster, Pool
 from ..schema.groups_plan import GroupMember, GroupsPlan, PlannedGroup, Span
@@ -158,10 +157,10 @@ def price_faults(plan: Plan, cluster: Cluster, taken: tuple[int, int] | None) ->
     elif of_trainers != taken[1]:
         message = f"is {of_trainers}, and its trainers take {count(taken[1], 'node')} of a pool of their own"
         yield Fault("nodes-do-not-add-up", ("predicted", "train_nodes"), message, AGAIN)
-    price, paid = of_engines * usd_per_node_hour(pool), f"{count(of_engines, 'node')} of {usd_per_node_hour(pool):.6g}"
+    price, paid = of_engines * pool.node_price, f"{count(of_engines, 'node')} of {pool.node_price:.6g}"
     if train_pool is not None:
-        price += of_trainers * usd_per_node_hour(train_pool)
-        paid += f" and {of_trainers} of {usd_per_node_hour(train_pool):.6g}"
+        price += of_trainers * train_pool.node_price
+        paid += f" and {of_trainers} of {train_pool.node_price:.6g}"
     yield from differs(
         "price-does-not-add-up", ("predicted", "usd_per_hour"), predicted.usd_per_hour, price, f"{paid} USD are", AGAIN
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..facts.digest import groups_decisions
@@ -97,16 +97,9 @@ def costs(plan: GroupsPlan) -> Chart:
 
 def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart:
     """Return a timeline of a group: which job has which node when."""
-    chart = figure()
     rows = _rows(group)
     place = {unit: index for index, (_, units) in enumerate(rows) for unit in units}
     spans = [(s.job, s.phase, s.units, s.begin_s, s.end_s) for s in group.timeline.spans]
-    _draw_spans(chart, spans, place, colours)
-    chart.update_layout(
-        xaxis=axis("seconds", range=[0, group.timeline.span_s], nticks=9),
-        yaxis=lanes([(index, name) for index, (name, _) in enumerate(rows)], -0.6, len(rows) - 0.4),
-        uniformtext={"minsize": 10, "mode": "hide"},  # names that do not fit their bars
-    )
     busy = sorted(((node.busy, f"{node.pool} {index}") for index, node in enumerate(group.nodes)), reverse=True)
     caption = (
         f"{listed(group.jobs)} on {count(len(group.nodes), 'node')}, {usd(group.usd_per_hour)} USD/h; "
@@ -118,20 +111,23 @@ def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart
             else "it never repeats exactly."
         )
     )
-    legend = [Swatch(name, colours[name]) for name in group.jobs]
-    legend += [Swatch("rollout", MUTED), Swatch("train", MUTED, "hatch")]
-    return Chart(
-        f"timeline-{key}", f"{key}: who has which node when", caption, chart, 32 * len(rows) + 52, tuple(legend), True
-    )
+    names = [name for name, _ in rows]
+    texts = (f"timeline-{key}", f"{key}: who has which node when", caption)
+    return _who_has_what(texts, spans, place, names, group.timeline.span_s, group.jobs, colours)
 
 
-def _draw_spans(
-    chart: Any,
+def _who_has_what(
+    texts: tuple[str, str, str],
     spans: Sequence[tuple[str, str, Sequence[int], float, float]],
     row_of: Mapping[int, int],
+    names: Sequence[str],
+    until_s: float,
+    jobs: Iterable[str],
     colours: Mapping[str, str],
-) -> None:
-    """Draw (job, phase, units, begin, end) of phases that run, each on the rows of its units; training is hatched."""
+) -> Chart:
+    """Return a timeline, by its key, title and caption, of phases that run (job, phase, units, begin, end), each on the
+    rows of its units; training is hatched. `names`: of the rows."""
+    chart = figure()
     for job, phase, units, begin_s, end_s in spans:
         # Without a colour of its own a pattern's ground is clear, and the bar gone.
         ground = colours[job]
@@ -150,6 +146,17 @@ def _draw_spans(
                     **({"pattern": pattern} if phase == "train" else {}),
                 },
             )  # fmt: skip
+    chart.update_layout(
+        xaxis=axis("seconds", range=[0, until_s], nticks=9),
+        yaxis=lanes(list(enumerate(names)), -0.6, len(names) - 0.4),
+        uniformtext={"minsize": 10, "mode": "hide"},  # names that do not fit their bars
+    )
+    legend = [
+        *(Swatch(name, colours[name]) for name in jobs),
+        Swatch("rollout", MUTED),
+        Swatch("train", MUTED, "hatch"),
+    ]
+    return Chart(*texts, chart, 32 * len(names) + 52, tuple(legend), wide=True)
 
 
 SHOWN_TURNS = 48
@@ -158,7 +165,6 @@ SHOWN_TURNS = 48
 
 def turns_taken(report: Mapping[str, Any], colours: Mapping[str, str]) -> Chart:
     """Return a timeline of a group that was executed: who had which unit when; `report`: of group_report.py."""
-    chart = figure()
     units = [int(unit) for unit in report["units"]]
     names = {unit: f"{figures['pool'] or 'unit'} {unit}" for unit, figures in report["units"].items()}
     begin_s, end_s = report["together_s"]
@@ -167,22 +173,16 @@ def turns_taken(report: Mapping[str, Any], colours: Mapping[str, str]) -> Chart:
     spans = [
         (turn["job"], turn["phase"], turn["units"], turn["begun_s"] - from_s, turn["end_s"] - from_s) for turn in shown
     ]
-    _draw_spans(chart, spans, {unit: row for row, unit in enumerate(units)}, colours)
-    chart.update_layout(
-        xaxis=axis("seconds", range=[0, max((span[4] for span in spans), default=1.0)], nticks=9),
-        yaxis=lanes(list(enumerate(names.values())), -0.6, len(units) - 0.4),
-        uniformtext={"minsize": 10, "mode": "hide"},
-    )
     busy = [
         f"{names[unit]} {percent(figures['busy'])}"
         for unit, figures in report["units"].items()
         if figures["busy"] is not None
     ]
     caption = f"The last {count(len(shown), 'turn')} while all jobs ran" + (f"; busy: {listed(busy)}." if busy else ".")
-    legend = [Swatch(name, colours[name]) for name in (*report["jobs"], *report["left"])]
-    legend += [Swatch("rollout", MUTED), Swatch("train", MUTED, "hatch")]
-    title = f"Group {report['group']}: who had which unit when"
-    return Chart(f"turns-{report['group']}", title, caption, chart, 32 * len(units) + 52, tuple(legend), True)
+    texts = (f"turns-{report['group']}", f"Group {report['group']}: who had which unit when", caption)
+    until_s = max((span[4] for span in spans), default=1.0)
+    place = {unit: row for row, unit in enumerate(units)}
+    return _who_has_what(texts, spans, place, [*names.values()], until_s, (*report["jobs"], *report["left"]), colours)
 
 
 def _rows(group: PlannedGroup) -> list[tuple[str, list[int]]]:

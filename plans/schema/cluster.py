@@ -54,6 +54,14 @@ class Pool(Strict):
     slots: Count = 1
     """Equal parts of a node that a phase of a co-execution group may hold; 1: whole nodes only."""
 
+    @property
+    def node_price(self) -> float:
+        """USD for one node and hour: people know prices per GPU, and a plan pays for whole nodes."""
+        if self.usd_per_gpu_hour is not None:
+            return self.usd_per_gpu_hour * self.accelerators.per_node
+        assert self.usd_per_node_hour is not None, "a pool has one of the two prices"
+        return self.usd_per_node_hour
+
     @model_validator(mode="after")
     def _there_is_one_price(self) -> Pool:
         if self.usd_per_node_hour is None and self.usd_per_gpu_hour is None:

@@ -10,7 +10,6 @@ import pytest
 from rlplan.executor.example import task, write
 from rlplan.plans.facts.executable import FAMILIES
 from rlplan.plans.facts.model_shape import shape_of
-from rlplan.plans.facts.node_price import usd_per_node_hour
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.schema.plan import load_plan
@@ -80,7 +79,7 @@ def test_a_job_is_planned_without_data_at_the_price_per_gpu(begun_once):
     job, plan = load_job(begun_once / "job.yaml"), load_plan(begun_once / "plan.yaml")
     assert not (begun_once / "data.jsonl").exists() and job.data.prompts == 12_000
     pool = load_cluster(begun_once / "cluster.yaml").pools["h100"]
-    assert pool.usd_per_gpu_hour and plan.predicted.usd_per_hour == pytest.approx(usd_per_node_hour(pool), rel=1e-5)
+    assert pool.usd_per_gpu_hour and plan.predicted.usd_per_hour == pytest.approx(pool.node_price, rel=1e-5)
     assert data("check", begun_once / "plan.yaml", begun_once / "job.yaml")["findings"] == 0
     printed("simulate", begun_once / "plan.yaml", "--steps", "5")
 

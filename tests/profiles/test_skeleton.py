@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from rlplan.plans.facts.model_names import architecture_of
-from rlplan.plans.facts.node_price import usd_per_node_hour
 from rlplan.plans.files.prompt_rows import read_prompts
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
@@ -92,7 +91,7 @@ def test_the_documents_load_and_price_the_gpus(reward, tmp_path):
     for name in ("cluster.yaml", "job.yaml"):
         assert found.files[name].count("\n# ") >= 1, "it is commented"
     pool, price = cluster.pools["h100"], gpu_price("H100")
-    assert price is not None and usd_per_node_hour(pool) == 8 * price.usd_per_gpu_hour
+    assert price is not None and pool.node_price == 8 * price.usd_per_gpu_hour
     assert price.source in found.files["cluster.yaml"]
     assert (pool.nodes, pool.accelerators.per_node, pool.accelerators.memory_bytes) == (8, 8, GPUS["H100"].memory_bytes)
     assert (job.model.path, job.reward.kind, job.data.prompts) == ("Qwen/Qwen2.5-32B", reward, 12_000)

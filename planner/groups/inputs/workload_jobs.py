@@ -16,7 +16,6 @@ from pathlib import Path
 from ....plans.check.plan_check import input_path
 from ....plans.facts.model_names import architecture_of
 from ....plans.facts.model_shape import model_of_job
-from ....plans.facts.node_price import usd_per_node_hour
 from ....plans.facts.public_models import Architecture
 from ....plans.phrases.numbers import bytes_text, count
 from ....plans.schema.cluster import Accelerators, Cluster, Pool, load_cluster
@@ -152,7 +151,7 @@ def problem_of(workload: Workload, path: Path, cluster: Cluster) -> Problem:
     node_types = {
         name: NodeType(
             name,
-            usd_per_node_hour(pool),
+            pool.node_price,
             float(pool.host_memory_bytes),
             pool.slots,
             pool.nodes,

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.plans.facts.node_price import usd_per_node_hour
 from rlplan.plans.facts.round_bars import LANES, critical_path, longest_path, round_bars, slack_text
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.plan import Plan
@@ -71,7 +70,7 @@ def test_the_path_through_the_phases_is_never_beaten_by_scoring(rollout, exposed
 
 def test_a_node_costs_its_gpus_or_what_is_stated_of_it():
     def price(text):
-        return usd_per_node_hour(loads(text, Cluster).pools["main"])
+        return loads(text, Cluster).pools["main"].node_price
 
     eight = GPUS.replace("per_node: 2", "per_node: 8").replace("cores: 2", "cores: 8")
     assert (price(eight), price(eight.replace("2.5", "0.0")), price(CLUSTER)) == (20.0, 0.0, 0.1)
