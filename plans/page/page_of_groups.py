@@ -101,15 +101,11 @@ def timeline(key: str, group: PlannedGroup, colours: Mapping[str, str]) -> Chart
     place = {unit: index for index, (_, units) in enumerate(rows) for unit in units}
     spans = [(s.job, s.phase, s.units, s.begin_s, s.end_s) for s in group.timeline.spans]
     busy = sorted(((node.busy, f"{node.pool} {index}") for index, node in enumerate(group.nodes)), reverse=True)
+    period = f"repeats every {seconds(group.timeline.period_s)}" if group.timeline.repeats else "never repeats exactly"
     caption = (
         f"{listed(group.jobs)} on {count(len(group.nodes), 'node')}, {usd(group.usd_per_hour)} USD/h; "
         f"{busy[0][1]} is the busiest, {percent(busy[0][0])} of the time, {busy[-1][1]} the idlest, "
-        f"{percent(busy[-1][0])}. With mean seconds "
-        + (
-            f"it repeats every {seconds(group.timeline.period_s)}."
-            if group.timeline.repeats
-            else "it never repeats exactly."
-        )
+        f"{percent(busy[-1][0])}. With mean seconds it {period}."
     )
     names = [name for name, _ in rows]
     texts = (f"timeline-{key}", f"{key}: who has which node when", caption)
@@ -151,12 +147,9 @@ def _who_has_what(
         yaxis=lanes(list(enumerate(names)), -0.6, len(names) - 0.4),
         uniformtext={"minsize": 10, "mode": "hide"},  # names that do not fit their bars
     )
-    legend = [
-        *(Swatch(name, colours[name]) for name in jobs),
-        Swatch("rollout", MUTED),
-        Swatch("train", MUTED, "hatch"),
-    ]
-    return Chart(*texts, chart, 32 * len(names) + 52, tuple(legend), wide=True)
+    phases = Swatch("rollout", MUTED), Swatch("train", MUTED, "hatch")
+    legend = (*(Swatch(name, colours[name]) for name in jobs), *phases)
+    return Chart(*texts, chart, 32 * len(names) + 52, legend, wide=True)
 
 
 SHOWN_TURNS = 48
