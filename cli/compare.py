@@ -180,19 +180,12 @@ def _data(job: str, vary: tuple[str, ...], points: list[ComparedPoint]) -> dict[
 def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
     from rich.console import Console
 
-    from .screens.bars import ASCII
-    from .shared.output import tell
+    from .shared.output import drawn, tell
 
     console = Console(highlight=False)
-    with console.capture() as capture:
-        wide = console.width >= WIDE
-        console.print(_table(points, wide))
-        for line in _lines(job, points, wide):
-            console.print(line, soft_wrap=True, markup=False)
-        if html is not None:
-            console.print(f"html: {html}; open it in a browser", soft_wrap=True, markup=False)
-    text = "\n".join(line.rstrip() for line in capture.get().splitlines())
-    tell(text.translate(ASCII) if console.options.ascii_only else text, html)
+    wide = console.width >= WIDE
+    lines = _lines(job, points, wide) + ([] if html is None else [f"html: {html}; open it in a browser"])
+    tell(drawn(console, [(_table(points, wide), False), *((line, True) for line in lines)]), html)
 
 
 def _table(points: list[ComparedPoint], wide: bool) -> RenderableType:

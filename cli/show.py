@@ -153,16 +153,11 @@ def _print(
         return 0
     from rich.console import Console
 
-    from .screens.bars import ASCII
-    from .shared.output import tell
+    from .shared.output import drawn, tell
 
-    targets = [path for path, _ in files.values()]
-    console = Console(highlight=False, stderr=STDOUT in targets)
-    with console.capture() as capture:
-        console.print(screen(console.width))
-        for name, path in ((name, path) for name, (path, _) in files.items() if path != STDOUT):
-            tool = "a browser" if name == "html" else "ui.perfetto.dev"
-            console.print(f"{name}: {path}; open it in {tool}", soft_wrap=True)
-    text = "\n".join(line.rstrip() for line in capture.get().splitlines())
-    tell(text.translate(ASCII) if console.options.ascii_only else text, *targets)
+    targets = {name: path for name, (path, _) in files.items()}
+    console = Console(highlight=False, stderr=STDOUT in targets.values())
+    tools = {"html": "a browser", "timeline": "ui.perfetto.dev"}
+    lines = [f"{name}: {path}; open it in {tools[name]}" for name, path in targets.items() if path != STDOUT]
+    tell(drawn(console, [(screen(console.width), False), *((line, True) for line in lines)]), *targets.values())
     return 0

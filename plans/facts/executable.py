@@ -7,11 +7,11 @@ any`; `check` says whether a plan runs here, and `execute` refuses the others by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..phrases.sentences import listed
-from ..schema.groups_plan import GroupsPlan
+from ..schema.groups_plan import GroupsPlan, PlannedGroup
 from ..schema.levers import RewardJudge, UpdateLayout, copies_fault
 from ..schema.plan import Plan
 from ..yaml.yaml_doc import Loc
@@ -130,27 +130,19 @@ def unsupported(
         for key, text in update_faults(kind.train, model):
             yield ("job", "rounds", name, "train", key), text, _remedy(kind.train, key, model, plan.solver.for_any)
     if planned.reward.synchronous:
-        yield (
-            ("job", "reward", "synchronous"),
-            "the executor scores beside the rollout, which is never slower",
-            "write false",
-        )
+        why = "the executor scores beside the rollout, which is never slower"
+        yield ("job", "reward", "synchronous"), why, "write false"
     if long is None:
         return
     if long.rollout.pool != short.rollout.pool:
-        yield (
-            ("job", "rounds", "long", "rollout", "pool"),
-            f"is {long.rollout.pool}, but all engines and trainers of a job run in one pool",
-            f"write {short.rollout.pool} as in rounds.short.rollout",
-        )
+        why = f"is {long.rollout.pool}, but all engines and trainers of a job run in one pool"
+        remedy = f"write {short.rollout.pool} as in rounds.short.rollout"
+        yield ("job", "rounds", "long", "rollout", "pool"), why, remedy
     for key in SAME_IN_BOTH_KINDS:
         here, there = getattr(long.train, key), getattr(short.train, key)
         if here != there:
-            yield (
-                ("job", "rounds", "long", "train", key),
-                f"is {here}, but trainers are started once, for both kinds of round",
-                f"write {there} as in rounds.short.train",
-            )
+            why = f"is {here}, but trainers are started once, for both kinds of round"
+            yield ("job", "rounds", "long", "train", key), why, f"write {there} as in rounds.short.train"
 
 
 def not_executable(plan: Plan, model: ModelShape | None) -> list[str]:
@@ -207,54 +199,34 @@ def _text(value: object) -> str:
 
 def unsupported_in_groups(plan: GroupsPlan) -> Iterator[tuple[Loc, str, str]]:
     """Yield (location in the plan, what is wrong, remedy) for each decision that the executor cannot run."""
-    for key, group in plan.groups.items():
-        for name, member in group.jobs.items():
-            job: Loc = ("groups", key, "jobs", name)
-            if name not in plan.inputs.sources:
-                yield (
-                    job,
-                    "has no plan of its own to execute",
-                    "write its source, {plan: ...}, into the workload, and solve again",
-                )
-            for phase, pinned in (("rollout", member.rollout), ("train", member.train)):
-                where: Loc = (*job, phase)
-                if phase == "train" and pinned.resume_s is not None:
-                    yield (
-                        (*where, "resume_s"),
-                        "the executor pauses rollouts, and no training",
-                        "remove resume_s of the phase train from the workload, and solve again",
-                    )
-                if pinned.way and member.point is None:
-                    yield (
-                        (*where, "way"),
-                        "the executor runs a job as its own plan has it, and this is another way",
-                        "solve the job for these nodes, make them its reference, and solve again",
-                    )
-                nodes = {group.node_of_unit(unit) for unit in pinned.units}
-                if len(pinned.units) != sum(group.nodes[node].slots for node in nodes):
-                    yield (
-                        (*where, "units"),
-                        "the executor gives whole nodes, and this is a part of one",
-                        "write slots: 1, and solve again",
-                    )
-            if member.tail_units is not None:
-                kept = sorted(member.rollout.units)[: member.tail_units]
-                nodes = {group.node_of_unit(unit) for unit in kept}
-                if len(kept) != sum(group.nodes[node].slots for node in nodes):
-                    yield (
-                        (*job, "tail_units"),
-                        "the executor moves tails to whole nodes, and this is a part of one",
-                        "write slots: 1, or set rules.tail_keep to 0, and solve again",
-                    )
-                elif member.tail_finished is None:
-                    yield (
-                        (*job, "tail_units"),
-                        "the plan is older than tail_finished, and does not say when the tail begins",
-                        "solve again",
-                    )
-            if set(member.rollout.units) & set(member.train.units):
-                yield (
-                    (*job, "train", "units"),
-                    "the executor has rollout and training on nodes of their own",
-                    "use two pools, and solve again",
-                )
+    for group_id, name, member in plan.members:
+        group, job = plan.groups[group_id], ("groups", group_id, "jobs", name)
+        if name not in plan.inputs.sources:
+            remedy = "write its source, {plan: ...}, into the workload, and solve again"
+            yield job, "has no plan of its own to execute", remedy
+        for phase, pinned in (("rollout", member.rollout), ("train", member.train)):
+            if phase == "train" and pinned.resume_s is not None:
+                remedy = "remove resume_s of the phase train from the workload, and solve again"
+                yield (*job, phase, "resume_s"), "the executor pauses rollouts, and no training", remedy
+            if pinned.way and member.point is None:
+                why = "the executor runs a job as its own plan has it, and this is another way"
+                remedy = "solve the job for these nodes, make them its reference, and solve again"
+                yield (*job, phase, "way"), why, remedy
+            if not _are_whole_nodes(group, pinned.units):
+                why = "the executor gives whole nodes, and this is a part of one"
+                yield (*job, phase, "units"), why, "write slots: 1, and solve again"
+        if member.tail_units is not None:
+            if not _are_whole_nodes(group, sorted(member.rollout.units)[: member.tail_units]):
+                why = "the executor moves tails to whole nodes, and this is a part of one"
+                yield (*job, "tail_units"), why, "write slots: 1, or set rules.tail_keep to 0, and solve again"
+            elif member.tail_finished is None:
+                why = "the plan is older than tail_finished, and does not say when the tail begins"
+                yield (*job, "tail_units"), why, "solve again"
+        if set(member.rollout.units) & set(member.train.units):
+            why = "the executor has rollout and training on nodes of their own"
+            yield (*job, "train", "units"), why, "use two pools, and solve again"
+
+
+def _are_whole_nodes(group: PlannedGroup, units: Sequence[int]) -> bool:
+    nodes = {group.node_of_unit(unit) for unit in units}
+    return len(units) == sum(group.nodes[node].slots for node in nodes)
