@@ -138,7 +138,7 @@ def waste(runs: Runs) -> Chart | None:
         draw_bar(
             chart, shares, list(range(len(runs))), 0.5, FATES.get(fate, MUTED),
             [f"<b>{esc(name)}</b>, {esc(fate)}<br>{t:,} tokens, {percent(t / total, 1)}"
-                       for name, t, total in zip(runs, tokens, totals, strict=True)],
+             for name, t, total in zip(runs, tokens, totals, strict=True)],
         )  # fmt: skip
     chart.update_layout(
         xaxis=share_axis("share of the tokens of samples that ended"),

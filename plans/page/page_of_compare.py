@@ -92,8 +92,8 @@ def phases(points: Sequence[ComparedPoint]) -> Chart:
         draw_bar(
             chart, shares, list(range(len(plans))), 0.5, PHASE[name],
             [f"<b>{esc(label)}</b>, {PHASE_NAMES[name]}<br>{seconds(seconds_of[name])}, "
-                       f"{percent(seconds_of[name] / total)}"
-                       for (label, _), seconds_of, total in zip(plans, phases_of, totals, strict=True)],
+             f"{percent(seconds_of[name] / total)}"
+             for (label, _), seconds_of, total in zip(plans, phases_of, totals, strict=True)],
         )  # fmt: skip
     chart.update_layout(
         xaxis=share_axis("share of the mean step"),
