@@ -180,7 +180,8 @@ def _data(job: str, vary: tuple[str, ...], points: list[ComparedPoint]) -> dict[
 def _print(job: str, points: list[ComparedPoint], html: Path | None) -> None:
     from rich.console import Console
 
-    from .shared.output import drawn, tell
+    from .screens.bars import drawn
+    from .shared.output import tell
 
     console = Console(highlight=False)
     wide = console.width >= WIDE

@@ -153,7 +153,8 @@ def _print(
         return 0
     from rich.console import Console
 
-    from .shared.output import drawn, tell
+    from .screens.bars import drawn
+    from .shared.output import tell
 
     targets = {name: path for name, (path, _) in files.items()}
     console = Console(highlight=False, stderr=STDOUT in targets.values())

@@ -1,12 +1,12 @@
-"""Bars and histograms of block characters, and plain tables, for the terminal."""
+"""Bars and histograms of block characters, plain tables, and screens as text, for the terminal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from rich.console import JustifyMethod, OverflowMethod
+from rich.console import Console, JustifyMethod, OverflowMethod, RenderableType
 from rich.table import Table
 
 from ...plans.phrases.tables import TableColumn, columns
@@ -16,6 +16,16 @@ FULL, LIGHT = "█", "░"
 
 ASCII = str.maketrans(dict(zip("▁▂▃▄▅▆▇█░·×…", ".:-=+*%#-.x~", strict=True)) | {"±": "+-", "→": "->"})
 """Translation of these characters for a terminal that shows only ASCII."""
+
+
+def drawn(console: Console, parts: Iterable[tuple[RenderableType, bool]]) -> str:
+    """(what is drawn, whether its lines may be longer than the console is wide) of each part as text for a console,
+    without spaces at the ends of lines; in ASCII where the console shows nothing else."""
+    with console.capture() as capture:
+        for part, long_lines in parts:
+            console.print(part, soft_wrap=long_lines, markup=False)
+    text = "\n".join(line.rstrip() for line in capture.get().splitlines())
+    return text.translate(ASCII) if console.options.ascii_only else text
 
 
 def block(share: float) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ...plans.yaml.errors import InputError
@@ -52,18 +52,6 @@ def write_trace(trace: LengthTrace, path: Path) -> ProfileLengths:
         cap_tokens=trace.cap_tokens,
         icc=summary.icc,
     )
-
-
-def drawn(console: Console, parts: Iterable[tuple[RenderableType, bool]]) -> str:
-    """(what is drawn, whether its lines may be longer than the console is wide) of each part as text for a console,
-    without spaces at the ends of lines; in ASCII where the console shows nothing else."""
-    from ..screens.bars import ASCII
-
-    with console.capture() as capture:
-        for part, long_lines in parts:
-            console.print(part, soft_wrap=long_lines, markup=False)
-    text = "\n".join(line.rstrip() for line in capture.get().splitlines())
-    return text.translate(ASCII) if console.options.ascii_only else text
 
 
 def see_it(out: Path) -> list[str]:
