@@ -44,7 +44,7 @@ from .explain.predictions import error_of, predict
 from .explain.why import explain
 from .lengths.length_model import LengthModel
 from .search_inputs import SolveOptions, prepare
-from .simulate.columns.column_setting import AsWritten, Setting
+from .simulate.columns.column_setting import Setting
 from .what_if import Documents
 from .write_plan import norms_of, solver_facts, write_plan
 
@@ -129,11 +129,7 @@ def search_with_plan(
         train_host=tuple(memory.trainer_share(update.layout) for update in train),
     )
     setting = dataclasses.replace(search.setting, decode=space.decode, reward=scoring(planned, profile))
-    written = {
-        key: AsWritten(kind.decode, kind.max_num_seqs, kind.kv_tokens)
-        for key, kind in keys
-        if _differs(setting, key, kind)
-    }
+    written = {key: kind for key, kind in keys if _differs(setting, key, kind)}
     # A cell has keys of its own, under which nothing is written: such a plan is simulated whole, however large.
     setting = dataclasses.replace(setting, as_written=written, cell_prompts=0 if written else setting.cell_prompts)
     whole = Search(setting, space, limits, job.slo.step_p95_s, search.mode, passes)

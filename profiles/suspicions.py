@@ -92,14 +92,14 @@ def as_can_be(entries: Sequence[Train], entry: Train) -> Train:
     return entry.model_copy(update={key: getattr(plain, key) for key in keys})
 
 
-def measured_updates(profile: Profile) -> list[Train]:
-    """The profile's measured entries as they are priced: none takes less time because it computes more."""
-    return [as_can_be(profile.train, entry) for entry in profile.train]
+def measured_updates(measured: Sequence[Train]) -> list[Train]:
+    """A profile's measured entries as they are priced: none takes less time because it computes more."""
+    return [as_can_be(measured, entry) for entry in measured]
 
 
-def measured_update(profile: Profile, layout: UpdateLayout) -> Train | None:
-    """The profile's measured entry for an update's layout, as it is priced; None where only a law may know it."""
-    return next((entry for entry in measured_updates(profile) if entry.layout == layout), None)
+def measured_update(measured: Sequence[Train], layout: UpdateLayout) -> Train | None:
+    """The measured entry for an update's layout, as it is priced; None where only a law may know it."""
+    return next((entry for entry in measured_updates(measured) if entry.layout == layout), None)
 
 
 def _slow_update(entries: Sequence[Train], work: PolicyWork, peaks: Peaks, mean_tokens: float) -> Iterator[Fault]:

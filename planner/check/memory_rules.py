@@ -176,7 +176,7 @@ def _update(
         yield Fault("train-layout", (*location, field), why, f"write another {field}, or solve again")
     if uneven:
         return
-    measured = measured_update(profile, train) is not None
+    measured = measured_update(profile.train, train) is not None
     dtype_fault = None if measured else law_dtype_fault(profile, job.model.dtype, job.model.head_dtype)
     if dtype_fault is not None:
         yield Fault.of("update-unmeasured", location, dtype_fault)

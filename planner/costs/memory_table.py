@@ -196,7 +196,7 @@ def training_bytes(profile: Profile, layout: UpdateLayout) -> tuple[dict[str, fl
 
     A measured update says its peak, or nothing; else the law tells, with its fitted factors.
     """
-    entry, physics = measured_update(profile, layout), train_physics(profile)
+    entry, physics = measured_update(profile.train, layout), train_physics(profile)
     if entry is None and physics is not None and profile.train_law is not None:
         memory = fitted_memory(physics, layout, profile.train_law.memory_factors)
         return memory.kept, memory.moments, True

@@ -18,7 +18,7 @@ from ...profiles.profile_schema import Profile
 from ...profiles.suspicions import measured_update
 from .colocation import sleep_and_wake_s
 from .decode_costs import ChangeCost, DecodeCost, beside_training, engines_of, layout_cost
-from .draft_costs import DraftedCost, beside_judge, drafted_as_planned, drafted_like, first_epoch_cost, slowed
+from .draft_costs import drafted_as_planned, drafted_like
 from .job_pools import JobPools, NodesTaken, fewest, pools_of_plan
 from .memory_table import Engines, JobMemory, MemoryUse, Side
 from .reward_costs import AT_ONCE, RewardCost, crowding, further_costs, reward_cost, slower_of, slowest_of
@@ -46,8 +46,8 @@ class RoundCosts:
         """The same while no prompt has earlier responses, from which drafts come."""
         change = self.change
         if change is not None:
-            change = replace(change, after=first_epoch_cost(change.after))
-        return replace(self, decode=first_epoch_cost(self.decode), change=change)
+            change = replace(change, after=change.after.in_first_epoch())
+        return replace(self, decode=self.decode.in_first_epoch(), change=change)
 
 
 def round_costs(
@@ -172,8 +172,8 @@ def change_of(
         turns_s = sleep_and_wake_s(profile, spec.tp)
         takes_s = after.sync_s - after.turns_s + (2 * turns_s if apart else turns_s)
         after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing, balance=cost.balance)
-        if isinstance(cost, DraftedCost):
-            after = drafted_like(after, cost)
+        if cost.drafts is not None:
+            after = drafted_like(after, cost.drafts)
         return ChangeCost(spec, _crowded(profile, after, slower, workers, further), takes_s)
     stay = spec.stay(cost.key.engines)
     alone = layout_cost(profile, EngineLayout(cost.key.tp, stay)) if profile.machine.kind == "cpu" else None
@@ -186,7 +186,7 @@ def _crowded(
     profile: Profile, cost: DecodeCost, slower: float, workers: int, further: Sequence[RewardCost]
 ) -> DecodeCost:
     """Costs beside a judge and reward workers."""
-    return slowed(beside_judge(cost, slower), crowding(profile, cost.key, workers, further))
+    return cost.slowed(slower).slowed(crowding(profile.machine, profile.reward, cost.key, workers, further))
 
 
 def decode_of(profile: Profile, rollout: RoundRollout, pools: JobPools | None = None) -> DecodeCost:
@@ -251,7 +251,7 @@ def table_of(planned: PlannedJob, memory: JobMemory, nodes: NodesTaken) -> tuple
 def train_of(profile: Profile, layout: UpdateLayout, apart: bool = False) -> TrainCost:
     """Costs of the plan's update: by a measured entry, else by the profile's law. `apart`: trainers are on a pool of
     their own. Raises InputError without either."""
-    entry = measured_update(profile, layout)
+    entry = measured_update(profile.train, layout)
     if entry is not None:
         return train_cost(entry, apart)
     if profile.train_law is not None:

@@ -119,7 +119,7 @@ def train_costs(
     """
     measured = tuple(
         train_cost(entry, apart)
-        for entry in measured_updates(profile)
+        for entry in measured_updates(profile.train)
         if entry.micro_batch_tokens in micro_batch_tokens
         and entry.layout.accelerators == accelerators
         and is_allowed(entry.layout, allowed)

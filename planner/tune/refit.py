@@ -277,7 +277,9 @@ def corrected(
     trains, train_law = profile.train, profile.train_law
     if updates:
         trains = tuple(_corrected_update(entry, updates) for entry in profile.train)
-        by_law = {train: line for train, line in updates.items() if measured_update(profile, train.layout) is None}
+        by_law = {
+            train: line for train, line in updates.items() if measured_update(profile.train, train.layout) is None
+        }
         train_law = None if train_law is None else _corrected_law(profile, train_law, by_law or updates)
     return profile.model_copy(
         update={
@@ -354,7 +356,7 @@ def _corrected_law(profile: Profile, train_law: TrainLaw, updates: Mapping[Train
 
 def least_overhead(profile: Profile, train: TrainCost) -> float:
     """The least seconds of an update without tokens that a corrected profile can state."""
-    if profile.train_law is None or measured_update(profile, train.layout) is not None:
+    if profile.train_law is None or measured_update(profile.train, train.layout) is not None:
         return 0.0
     return train.step_s - STEP_S * max(0.0, profile.train_law.factors["step"] - LEAST_STEP)
 

@@ -24,7 +24,7 @@ from ....rounds.hand_over import free_replicas
 from ....rounds.round_spec import Mode
 from ...costs.colocation import MAP_BYTES_PER_S, sleep_and_wake_s, turns_known
 from ...costs.decode_costs import DecodeCost, engines_of
-from ...costs.draft_costs import DraftedCost, drafted_costs
+from ...costs.draft_costs import drafted_costs
 from ...costs.job_pools import JobPools
 from ...costs.memory_table import WEIGHT_BYTES, DeviceMemory, HostShare, JobMemory, engines_on_host
 from ...costs.update_costs import (
@@ -81,7 +81,7 @@ def feasible_train(
     runs = _runs(model, for_any)
     fits = [
         train_cost(entry, pools.apart)
-        for entry in measured_updates(profile)
+        for entry in measured_updates(profile.train)
         if entry.micro_batch_tokens in budgets and is_allowed(entry.layout, allowed)
     ]
     fits = [t for t in fits if t.layout.accelerators <= pool.accelerators_total and runs(t.layout)]
@@ -321,7 +321,7 @@ class Space:
     refused: tuple[str, ...]
     reshard_s: float = 0.0
     layout_switch_s: float = 0.0
-    drafted: dict[tuple[EngineLayout, int], DraftedCost] = field(default_factory=dict)
+    drafted: dict[tuple[EngineLayout, int], DecodeCost] = field(default_factory=dict)
     kept_together: dict[EngineLayout, float] = field(default_factory=dict)
     train_host: tuple[HostShare, ...] = ()
     train_pool: str | None = None

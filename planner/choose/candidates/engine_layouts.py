@@ -12,7 +12,6 @@ from ....plans.yaml.errors import Infeasible
 from ....profiles.fitness import less_memory
 from ....profiles.profile_schema import Profile
 from ...costs.decode_costs import DecodeCost, engines_of, layout_cost
-from ...costs.draft_costs import beside_judge
 from ...costs.memory_table import JobMemory, engines_on_host
 from ...costs.round_costs import judge_factors
 from .pool_choice import ChosenPools
@@ -60,7 +59,7 @@ def feasible_layouts(
             assert cost is not None, "there is an entry of this tp"
             fault = _layout_fault(cost, job, memory, chosen.rollout) or no_room_for_judge(cost.key, judge, pool)
             if fault is None:
-                decode[cost.key] = beside_judge(cost, judge_factors(profile, judge)[1]) if judge else cost
+                decode[cost.key] = cost.slowed(judge_factors(profile, judge)[1]) if judge else cost
             else:
                 refused.append(f"{cost.key}: {fault}")
     if not decode:

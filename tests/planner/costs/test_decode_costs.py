@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlplan.planner.costs.decode_costs import HELD_TOKENS, DecodeCost, decode_cost
-from rlplan.planner.costs.draft_costs import PlannedDrafts, drafted
+from rlplan.planner.costs.decode_costs import HELD_TOKENS, DecodeCost, PlannedDrafts, decode_cost
 from rlplan.planner.costs.update_costs import TrainCost, train_cost, train_costs
 from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.profiles.draft_schema import geometric
@@ -48,7 +47,7 @@ def test_a_step_takes_the_longer_of_device_and_host() -> None:
     assert both.device_s(200) == pytest.approx(12e-3 + 136 * 6e-3 / 56)
     quick = replace(both, curve=((1, 5e-3),))
     assert quick.steps_s(1, 200, 200 * HELD_TOKENS) == pytest.approx(11e-3) and quick.base_s(200) == pytest.approx(many)
-    drafting = drafted(both, PlannedDrafts(2, 64, geometric(2, 0.5), geometric(2, 0.5)))
+    drafting = replace(both, drafts=PlannedDrafts(2, 64, geometric(2, 0.5), geometric(2, 0.5)))
     assert drafting.base_s(200) == pytest.approx(both.device_s(200) + 11e-3), "drafts hide nothing"
 
 
