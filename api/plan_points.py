@@ -15,6 +15,7 @@ from pathlib import Path
 from ..planner.choose.candidate_search import PASSES, Pass
 from ..planner.choose.candidates.pool_choice import choose_pools
 from ..planner.groups.inputs.job_points import Nodes, PlannedPoint, points_folder, points_there
+from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.groups_plan import GroupsPlan
 from ..plans.schema.job import load_job
@@ -23,7 +24,6 @@ from ..plans.yaml.errors import Infeasible, InputError
 from ..plans.yaml.yaml_io import error_at, load
 from ..profiles.length_tables import table_names
 from ..profiles.profile_schema import Profile
-from ..rounds.round_spec import Mode
 from .input_paths import need_profile
 from .solve_job import solve
 

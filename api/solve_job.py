@@ -16,6 +16,7 @@ from ..planner.search_inputs import SolveOptions
 from ..planner.solve import solve as solve_documents
 from ..plans.facts.model_shape import shape_of_job
 from ..plans.files.prompt_rows import prompts_to_plan
+from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, job_paths, model_folder, objective_of
 from ..plans.schema.plan import Inputs, Plan
@@ -27,7 +28,6 @@ from ..profiles.length_trace import LengthTrace
 from ..profiles.library import library_profile
 from ..profiles.profile_schema import Profile
 from ..profiles.scaled_profile import priced_as
-from ..rounds.round_spec import Mode
 from .given_documents import (
     MOST_SEED,
     File,

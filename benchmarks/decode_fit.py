@@ -8,7 +8,7 @@ absolute relative error of time per output token. A value can be left out only i
 median over those groups; the worst group and its error are printed beside it. `calibration` is the share of left-out
 points inside the predicted 90 % band, so that the stated uncertainty is checked too.
 
-The points were served under continuous arrivals; profiles/laws/served_decode.py has that term, which no plan's
+The points were served under continuous arrivals; tools/served_fit.py has that term, which no plan's
 prediction contains. `law_alone` is the same headline without the correction by neighbouring points
 (tools/served_fit.py). `other_model`: how far the law of one model alone is off on another's points on the same
 GPU, by kind of model, of mixtures of experts in one precision (profiles/scaled_profile.py scales by such a law).
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +31,8 @@ from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.hardware import gpu_of
 from rlplan.profiles.laws.decode_law import DecodeLaw
 from rlplan.tools.served_fit import Group, Served, ServedFit, fit_served, read_served, seconds_per_token, sheet_of
+
+from .entry import tell
 
 LEAST_POINTS = 12
 AXES = ("batch", "tp", "context")
@@ -171,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(f"decode_fit: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(result) if options.json else text(result))
+    tell(result, options.json, text)
     return 0
 
 

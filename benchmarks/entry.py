@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
@@ -17,12 +17,18 @@ from rlplan.plans.yaml.errors import Infeasible, InputError, RunFailed
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 
 
-def tell(result: Mapping[str, Any], as_json: bool, text_of: Callable[[Any], str] | None = None) -> None:
-    """Print the result as one JSON line, or as text: that of `text_of`, or a line for each key."""
+def tell(
+    result: Mapping[str, Any], as_json: bool, text: str | Iterable[str] | Callable[[Any], str] | None = None
+) -> None:
+    """Print the result as one JSON line, or as text: this text, these lines, what `text` makes of it, a line a key."""
     if as_json:
         click.echo(json.dumps(result))
+    elif text is None:
+        click.echo("\n".join(f"{key:24} {value}" for key, value in result.items()))
+    elif callable(text):
+        click.echo(text(result))
     else:
-        click.echo(text_of(result) if text_of else "\n".join(f"{key:24} {value}" for key, value in result.items()))
+        click.echo(text if isinstance(text, str) else "\n".join(text))
 
 
 def run(command: click.Command) -> None:

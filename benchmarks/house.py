@@ -26,7 +26,6 @@ What is traced are the first 12 calls of each function; a second that is only ad
 from __future__ import annotations
 
 import ast
-import json
 import math
 import sys
 import tempfile
@@ -38,7 +37,7 @@ from typing import Any
 
 import click
 
-from .entry import run
+from .entry import as_json_option, run, tell
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("api", "cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
@@ -240,7 +239,7 @@ def holds(tree: ast.Module, carriers: set[str]) -> bool:
 
 
 @click.command("house", help=__doc__)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 @click.option("--trace/--no-trace", default=True, help="Also trace a solve: a minute.")
 @click.option("--names", is_flag=True, help="Print what was counted, too.")
 def command(as_json: bool, trace: bool, names: bool) -> None:
@@ -260,12 +259,11 @@ def command(as_json: bool, trace: bool, names: bool) -> None:
     figures["product_modules"] = sum(path.name != "__init__.py" for path in house.paths)
     figures |= {"benchmark_lines": lines_below("benchmarks"), "test_lines": lines_below("tests")}
     found = {name: {"value": figures[name], "aim": aim} for name, aim in AIMS.items()}
-    if as_json:
-        click.echo(json.dumps({**found, "names": listed} if names else found))
-        return
+    lines = []
     for name, figure in found.items():
-        click.echo(f"{name:24} {figure['value'] if figure['value'] is not None else '-':>8}  aim {figure['aim']}")
-        click.echo("".join(f"    {each}\n" for each in listed.get(name, ()) if names), nl=False)
+        lines.append(f"{name:24} {figure['value'] if figure['value'] is not None else '-':>8}  aim {figure['aim']}")
+        lines += [f"    {each}" for each in listed.get(name, ()) if names]
+    tell({**found, "names": listed} if names else found, as_json, lines)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.library import library_profile
 from rlplan.rounds.permits.permit_machine import PermitMachine
 
-from .entry import run
+from .entry import as_json_option, run, tell
 
 ARCHETYPES = {
     "math-7b": ("Qwen2.5-7B", 64, 8, 16384, "math-16k"),
@@ -245,14 +245,14 @@ def text_of(result: dict[str, Any]) -> str:
 @click.option("--workloads", default=20, show_default=True, type=click.IntRange(1), help="Workloads drawn.")
 @click.option("--fronts", "folder", type=click.Path(path_type=Path), help="Keeps plans of the jobs, for the next run.")
 @click.option("--main", type=click.Path(path_type=Path), help="Another checkout, whose seconds ours are compared with.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def command(workloads: int, folder: Path | None, main: Path | None, as_json: bool) -> None:
     """Jobs planned together with their groups, against each planned alone and then grouped."""
     with tempfile.TemporaryDirectory() as temporary:
         kept = folder or Path(temporary)
         kept.mkdir(parents=True, exist_ok=True)
         result = measure(workloads, kept, main)
-    click.echo(json.dumps(result) if as_json else text_of(result))
+    tell(result, as_json, text_of)
 
 
 if __name__ == "__main__":

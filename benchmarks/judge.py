@@ -11,7 +11,6 @@ the killed judge had.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import statistics
@@ -25,17 +24,16 @@ import click
 
 from rlplan.executor.engines.vllm_options import CORES
 from rlplan.executor.example.write import write_example
-from rlplan.plans.schema.job import Job, load_job
-from rlplan.plans.schema.plan import Plan
+from rlplan.plans.schema.job import load_job
 from rlplan.plans.yaml.errors import InputError, RunFailed
-from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.judge_schema import Judge
 from rlplan.traces.run_log import TRACE, RunLog, read_run
 from rlplan.traces.trace_events import RewardPart
 
+from .entry import as_json_option, tell
 from .entry import run as run_command
-from .faults.driver import START_DEADLINE_S, Driver
-from .faults.example import shipped_plan
+from .example_plans import change_job, shipped_plan, write_document
+from .faults.campaign import START_DEADLINE_S, Driver
 from .faults.verdict import off_policy
 
 RUBRIC = (
@@ -55,20 +53,18 @@ def write_folder(folder: Path, judged: bool) -> Path:
 
     One engine decodes on the first core, so that the second is the judge's.
     """
-    job = load_job(folder / "job.yaml").model_dump(mode="json")
     if judged:
+        right = load_job(folder / "job.yaml").model_dump(mode="json")["reward"] | {"name": "right"}
         judge = {
             "kind": "judge", "model": "model", "prompt": f"{RUBRIC} {{prompt}} {{response}}",
             "verdicts": {"yes": 1.0, "no": 0.0}, "deadline_s": 60.0, "weight": 0.1,
         }  # fmt: skip
-        job["reward"] = [{**job["reward"], "name": "right"}, judge]
-    dump(Job.model_validate(job), folder / "job.yaml")
+        change_job(folder, reward=[right, judge])
     document = shipped_plan(folder, "sync", COSTS if judged else None).model_dump(mode="json")
     document["job"]["rounds"]["short"]["rollout"] |= {"engines": 1, "tp": 1}
     if judged:
         document["job"]["reward"]["judge"] = {"place": "own", "instances": 1, "tp": 1, "at_once": COSTS.at_once}
-    dump(Plan.model_validate(document), folder / "plan.yaml")
-    return folder / "plan.yaml"
+    return write_document(folder, "plan", document)
 
 
 def run(plan: Path, out: Path, steps: int, kill_in_steps: Sequence[int] = ()) -> RunLog:
@@ -163,20 +159,19 @@ def measure(folder: Path, steps: int) -> dict[str, Any]:
 
 @click.command()
 @click.option("--steps", type=click.IntRange(min=KILLS[-1] + 1), default=8, show_default=True, help="Of each run.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON line.")
+@as_json_option
 def main(steps: int, as_json: bool) -> None:
     """Run the demo with and without a judge, and with one that is killed."""
     if len(os.sched_getaffinity(0)) < 2:
         raise InputError("needs two cores: one for the engine, one for the judge")
     with tempfile.TemporaryDirectory(prefix="rlplan-judge-") as folder:
         result = measure(Path(folder), steps)
-    if as_json:
-        click.echo(json.dumps(result))
-        return
-    click.echo(
+    tell(
+        result,
+        as_json,
         f"a step takes {result['with_s']} s with a judge on a core of its own and {result['without_s']} s without "
         f"({result['ratio']}x); {result['judged']} samples were judged, each in {1000 * result['verdict_s']:.1f} ms\n"
-        f"killed in mid-round: {result['asked_again']} samples asked again, {result['lost']} lost"
+        f"killed in mid-round: {result['asked_again']} samples asked again, {result['lost']} lost",
     )
 
 

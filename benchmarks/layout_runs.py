@@ -16,7 +16,6 @@ the samples differ: `parted_at_step` is the first step with other prompts, lengt
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 import shutil
@@ -43,14 +42,13 @@ from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerGroup
 from rlplan.plans.schema.cluster import Cluster, load_cluster
-from rlplan.plans.schema.job import Job, load_job
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.traces.run_log import TRACE, RunLog, read_run
 
-from .entry import run
-from .faults.example import shipped_plan
+from .entry import as_json_option, run, tell
+from .example_plans import change_job, shipped_plan
 from .faults.verdict import weights
 
 console = Console(stderr=True)
@@ -86,9 +84,7 @@ def file_name(layout: str) -> str:
 
 def write_plans(folder: Path, ranks: dict[str, dict[str, int]]) -> list[Path]:
     """Shorten the example in `folder` and write a plan for each name there, with its ranks; returns their paths."""
-    job = load_job(folder / "job.yaml").model_dump(mode="json")
-    job["rollout"] |= {"prompts_per_step": PROMPTS_PER_STEP, "max_response_tokens": MAX_RESPONSE_TOKENS}
-    dump(Job.model_validate(job), folder / "job.yaml")
+    change_job(folder, rollout={"prompts_per_step": PROMPTS_PER_STEP, "max_response_tokens": MAX_RESPONSE_TOKENS})
     # More ranks than cores: this benchmark looks at what they compute, not at how fast.
     cluster = load_cluster(folder / "cluster.yaml").model_dump(mode="json")
     pool = cluster["pools"]["main"]
@@ -258,7 +254,7 @@ def wrong(document: dict[str, Any]) -> list[str]:
 @click.option("--killed", default="dp 2 tp 2", show_default=True, help="The layout that loses a rank; '' for none.")
 @click.option("--example", type=click.Path(exists=True, path_type=Path), help="Copy this folder of `rlplan init`.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep plans and runs in this folder, which must be new.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(steps: int, layouts: str, killed: str, example: Path | None, keep: Path | None, as_json: bool) -> None:
     """Run the demo's job by trainers of several layouts; exit code 1 if one does not train what one rank trains."""
     wanted = [" ".join(layout.split()) for layout in layouts.split(",") if layout.strip()]
@@ -281,12 +277,12 @@ def main(steps: int, layouts: str, killed: str, example: Path | None, keep: Path
             if not execute(executions, Options(steps, checkpoint_every=CHECKPOINT_EVERY), Progress()):
                 raise SystemExit(130)
         document = result(home, wanted, killed or None, steps)
-    if as_json:
-        click.echo(json.dumps(document))
-    else:
-        rows = document["layouts"] | ({f"{killed} killed": document["killed"]} if killed else {})
-        for name, each in rows.items():
-            click.echo(f"{name}\n" + "\n".join(f"  {key:36} {value}" for key, value in each.items() if key != "layout"))
+    rows = document["layouts"] | ({f"{killed} killed": document["killed"]} if killed else {})
+    lines = [
+        "\n".join([name, *(f"  {key:36} {value}" for key, value in each.items() if key != "layout")])
+        for name, each in rows.items()
+    ]
+    tell(document, as_json, lines)
     complaints = wrong(document)
     if killed and not kill.struck:
         complaints.append("killed: the step had ended before its rank was killed; run again")

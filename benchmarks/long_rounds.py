@@ -107,7 +107,7 @@ def trained_ratio(search: Search, cycle: Cycle) -> tuple[float, float]:
 
 @click.command()
 @click.option("--size", "sizes", multiple=True, type=click.Choice(list(NODES)), help="Default: all.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@entry.as_json_option
 def command(sizes: tuple[str, ...], as_json: bool) -> None:
     """Long rounds by queue and by waves."""
     cases = [Case(size, correlation) for size in sizes or NODES for correlation in CORRELATIONS]

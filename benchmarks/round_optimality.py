@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import random
 import sys
@@ -35,6 +34,8 @@ from rlplan.planner.choose.plan_limits import Limits
 from rlplan.planner.choose.round_program import Solution, solve_program
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
+
+from .entry import tell
 
 TOLERANCE = 1e-9
 
@@ -249,15 +250,14 @@ def main() -> int:
     if options.instances < 1:
         parser.error("--instances must be at least 1")
     result = {**compare(options.instances, options.seed), "large": large(options.large, options.seed)}
-    if options.json:
-        print(json.dumps(result))
-    else:
-        print(
-            f"{result['instances']} jobs, {result['schedules']} schedules that keep the limits, {result['infeasible']} "
-            f"jobs without any: {result['mismatches']} mismatches, largest gap {result['gap_max']:g} "
-            f"({result['seconds']:.1f} s); {options.large} large jobs: largest gap {result['large']['worst_gap']:g}, "
-            f"at most {result['large']['slowest_s']:.1f} s"
-        )
+    tell(
+        result,
+        options.json,
+        f"{result['instances']} jobs, {result['schedules']} schedules that keep the limits, {result['infeasible']} "
+        f"jobs without any: {result['mismatches']} mismatches, largest gap {result['gap_max']:g} "
+        f"({result['seconds']:.1f} s); {options.large} large jobs: largest gap {result['large']['worst_gap']:g}, "
+        f"at most {result['large']['slowest_s']:.1f} s",
+    )
     return 1 if result["mismatches"] or result["large"]["worst_gap"] > MOST_GAP else 0
 
 

@@ -28,8 +28,8 @@ The first, second and fourth are those of the setting that is worse in it.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import random
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -38,23 +38,82 @@ from statistics import mean
 from typing import Any
 
 import click
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlplan.executor.example.write import write_example
+from rlplan.executor.trainer.samples import TrainSample
+from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
+from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.planner.tune.executed_run import ExecutedRun, load_executed
 from rlplan.planner.tune.refit import refit, replay_run
-from rlplan.plans.schema.cluster import Cluster, load_cluster
+from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.schema.job import Job, load_job
-from rlplan.plans.schema.plan import Plan
-from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
+from rlplan.plans.yaml.yaml_io import dump, load
 from rlplan.profiles.profile_schema import Profile
 from rlplan.traces.run_log import TRACE, read_run
 
-from .balance.live_rounds import execute
-from .entry import run
-from .faults.example import shipped_plan
+from .balance import execute
+from .entry import as_json_option, run, tell
+from .example_plans import change_job, change_pool, cores_of, shipped_plan, write_document
 from .faults.verdict import off_policy, weights_difference, weights_moved
 from .ray_nodes import RayNodes
-from .streamed_gradients import gradient_max_diff
+
+# Gradients of a step whose groups come in portions against those of the whole step, in float64.
+
+VOCABULARY, STREAMED_PROMPTS, SAMPLES, LONGEST = 64, 10, 4, 200
+WHOLE, PORTIONS = UpdateSettings(1024), UpdateSettings(300)
+
+
+def gradient_max_diff() -> float:
+    """The largest difference of any gradient, over the largest gradient."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(
+            "qwen2",
+            vocab_size=VOCABULARY,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            initializer_range=0.2,
+        )
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        algorithm = Algorithm(
+            name="grpo", learning_rate=1e-3, weight_decay=0.0, betas=(0.9, 0.95), max_grad_norm=1.0, clip_low=0.2,
+            clip_high=0.2, loss_aggregation="token-mean", dynamic_sampling=False, mask_truncated=False, seed=0,
+        )  # fmt: skip
+        divisors = Divisors(float(STREAMED_PROMPTS * SAMPLES), 2000.0, LONGEST)
+        trainer = Trainer(TrainerConfig(folder, algorithm, WHOLE, SAMPLES, 1.0, divisors))
+        trainer._model.double()
+        groups = _groups()
+        whole = trainer.gradients(groups)
+        random.Random(1).shuffle(groups)
+        for first in range(0, STREAMED_PROMPTS, 3):
+            trainer.stream(groups[first : first + 3], PORTIONS, first=first == 0)
+        streamed = trainer.summed_gradients()
+        largest = max(float(gradient.abs().max()) for gradient in whole.values())
+        return max(float((whole[name] - streamed[name]).abs().max()) for name in whole) / largest
+
+
+def _groups() -> list[list[TrainSample]]:
+    """Groups of samples with a heavy tail of lengths."""
+    rng = random.Random(0)
+
+    def tokens(count: int) -> list[int]:
+        return [rng.randrange(VOCABULARY) for _ in range(count)]
+
+    groups = []
+    for number in range(STREAMED_PROMPTS):
+        prompt, group = tokens(rng.randint(4, 20)), []
+        for sample in range(SAMPLES):
+            response = tokens(min(LONGEST, int(rng.lognormvariate(3.0, 1.2)) + 1))
+            logprobs = [-4.1 + rng.gauss(0, 0.1) for _ in response]
+            group.append(TrainSample(f"p{number:02d}", sample, prompt, response, logprobs, rng.random(), False))
+        groups.append(group)
+    return groups
+
 
 SETTINGS = ("apart", "shared")
 PROMPTS, SAMPLES_PER_PROMPT = 40, 8
@@ -70,20 +129,11 @@ AT_FINISHED = 0.85
 def write_plans(folder: Path, setting: str) -> list[Path]:
     """Write the example and two plans of a setting, `off` and `on`; returns their paths."""
     write_example(folder)
-    job = load_job(folder / "job.yaml").model_dump(mode="json")
-    job["rollout"] |= {"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES_PER_PROMPT}
-    dump(Job.model_validate(job), folder / "job.yaml")
-    cluster = load_cluster(folder / "cluster.yaml").model_dump(mode="json")
-    pool = cluster["pools"]["main"]
-    pool |= {"nodes": 1, "cores": max(2, pool["cores"])}
-    pool["accelerators"]["per_node"] = 2
-    dump(Cluster.model_validate(cluster), folder / "cluster.yaml")
+    change_job(folder, rollout={"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES_PER_PROMPT})
+    change_pool(folder, cores_of(folder), 2)
     plan = shipped_plan(folder, "sync").model_dump(mode="json")
     if setting == "apart":
-        pool |= {"cores": 1}
-        pool["accelerators"]["per_node"] = 1
-        cluster["pools"]["train"] = pool
-        dump(Cluster.model_validate(cluster), folder / "cluster.yaml")
+        change_pool(folder, 1, 1, train_pool=True)
     short = plan["job"]["rounds"]["short"]
     size = 1 if setting == "apart" else 2
     dump(
@@ -98,16 +148,13 @@ def write_plans(folder: Path, setting: str) -> list[Path]:
         "recompute": "full",
         "offload": False,
     }
-    for name in ("cluster", "profile"):
-        plan["inputs"][name]["sha256"] = sha256_file(folder / f"{name}.yaml")
     paths = []
     for name in ("off", "on"):
         if setting == "apart":
             plan["job"]["placement"] = {"train_pool": "train", "streams": name == "on"}
         elif name == "on":
             short["hand_over"] = {"engines": 1, "at_finished": AT_FINISHED}
-        paths.append(folder / f"{name}.yaml")
-        dump(Plan.model_validate(plan), paths[-1])
+        paths.append(write_document(folder, name, plan))
     return paths
 
 
@@ -193,7 +240,7 @@ def same_samples(off: ExecutedRun, on: ExecutedRun) -> float:
 @click.option("--setting", type=click.Choice(["both", *SETTINGS]), default="both", show_default=True)
 @click.option("--steps", type=click.IntRange(min=3), default=10, show_default=True, help="Of each plan.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Keep plans and runs in this new folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(setting: str, steps: int, out: Path | None, as_json: bool) -> None:
     """Measure and print."""
     chosen = SETTINGS if setting == "both" else (setting,)
@@ -212,17 +259,14 @@ def main(setting: str, steps: int, out: Path | None, as_json: bool) -> None:
         "prediction_error": max(figures["prediction_error"] for figures in measured.values()),
         "settings": measured,
     }
-    if as_json:
-        click.echo(json.dumps(result))
-        return
-    click.echo(f"gradients, streamed against whole: {gradient:.1e} of the largest apart")
-    for name, figures in measured.items():
-        ratio, share = figures["step_ratio"], figures["train_share"]
-        click.echo(
-            f"{name}: step {ratio:.2f}x faster; training is {share:.0%} of a step without, "
-            f"{figures['exposed_train_ratio']:.0%} of it exposed; predicted within {figures['prediction_error']:.1%}; "
-            f"weights differ by {figures['weights_max_diff']:.1e}"
-        )
+    lines = [f"gradients, streamed against whole: {gradient:.1e} of the largest apart"]
+    lines += [
+        f"{name}: step {figures['step_ratio']:.2f}x faster; training is {figures['train_share']:.0%} of a step "
+        f"without, {figures['exposed_train_ratio']:.0%} of it exposed; predicted within "
+        f"{figures['prediction_error']:.1%}; weights differ by {figures['weights_max_diff']:.1e}"
+        for name, figures in measured.items()
+    ]
+    tell(result, as_json, lines)
 
 
 if __name__ == "__main__":

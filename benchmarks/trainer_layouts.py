@@ -33,7 +33,7 @@ from rlplan.plans.schema.levers import UpdateLayout
 from rlplan.profiles.laws.rank_memory import rank_peak_bytes
 
 from . import trainer_rank_process as process
-from .entry import run
+from .entry import as_json_option, run, tell
 
 LAYOUTS = {
     "1 rank": {"dp": 1},
@@ -125,7 +125,7 @@ def loading(folder: Path) -> dict[str, Any]:
 @click.option("--tied", is_flag=True, help="One matrix is embedding and head.")
 @click.option("--layouts", default=",".join(LAYOUTS), help="Which layouts, by name, with commas.")
 @click.option("--loading/--no-loading", "with_loading", default=True, help="Whether to measure loading.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(family: str, tied: bool, layouts: str, with_loading: bool, as_json: bool) -> None:
     """Gradients and memory of the trainer in every layout, on CPU ranks."""
     chosen = [name.strip() for name in layouts.split(",")]
@@ -144,19 +144,16 @@ def main(family: str, tied: bool, layouts: str, with_loading: bool, as_json: boo
         if with_loading:
             click.echo("loading", err=True)
             figures["loading"] = loading(Path(home))
-    if as_json:
-        click.echo(json.dumps(figures))
-        return
-    for name, row in figures["layouts"].items():
-        ratio = row["predicted_bytes"] / row["peak_bytes"]
-        click.echo(
-            f"{name:36} gradients differ by {row['gradient_max_diff']:.1e}; peak {row['peak_bytes'] / 1e6:7.1f} MB, "
-            f"predicted {row['predicted_bytes'] / 1e6:7.1f} MB ({ratio:.2f}x)"
-        )
-    click.echo(f"chunked loss: differs by {figures['chunked']['loss_difference']:.1e}")
+    lines = [
+        f"{name:36} gradients differ by {row['gradient_max_diff']:.1e}; peak {row['peak_bytes'] / 1e6:7.1f} MB, "
+        f"predicted {row['predicted_bytes'] / 1e6:7.1f} MB ({row['predicted_bytes'] / row['peak_bytes']:.2f}x)"
+        for name, row in figures["layouts"].items()
+    ]
+    lines.append(f"chunked loss: differs by {figures['chunked']['loss_difference']:.1e}")
     if with_loading:
         share = figures["loading"]["share_of_whole_plus_layer"]
-        click.echo(f"loading on 2 ranks: at most {share:.0%} of the whole float32 model plus one layer")
+        lines.append(f"loading on 2 ranks: at most {share:.0%} of the whole float32 model plus one layer")
+    tell(figures, as_json, lines)
 
 
 if __name__ == "__main__":

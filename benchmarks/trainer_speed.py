@@ -23,7 +23,6 @@ the time on a machine which does nothing else. The first step of either is left 
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import random
 import tempfile
@@ -36,11 +35,12 @@ from typing import Any, NamedTuple
 import click
 import torch
 
-from benchmarks.entry import run
 from rlplan.executor.trainer.samples import TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.plans.schema.algorithm import Algorithm
+
+from .entry import as_json_option, run, tell
 
 MODEL = {
     "vocab_size": 8192,
@@ -129,7 +129,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 def measure(settings: dict[str, Any], groups: list[list[TrainSample]], steps: int) -> Measured:
     """Let both take `steps` steps in turns."""
-    from benchmarks.accelerate_peer import AcceleratePeer
+    from .accelerate_peer import AcceleratePeer
 
     with tempfile.TemporaryDirectory(prefix="rlplan-trainer-speed-") as folder:
         config = trainer_config(write_model(Path(folder), settings), groups)
@@ -155,7 +155,7 @@ def measure(settings: dict[str, Any], groups: list[list[TrainSample]], steps: in
 
 def report(measured: Measured, groups: list[list[TrainSample]]) -> dict[str, Any]:
     """The JSON document; the first step of either side is left out."""
-    from benchmarks.accelerate_peer import padding_share
+    from .accelerate_peer import padding_share
 
     lengths = [s.tokens for group in groups for s in group]
     steps = len(measured.rlplan_s) - 1
@@ -175,22 +175,21 @@ def report(measured: Measured, groups: list[list[TrainSample]]) -> dict[str, Any
 @click.command()
 @click.option("--prompts", type=click.IntRange(min=1), default=8, show_default=True, help="Prompts of a step.")
 @click.option("--steps", type=click.IntRange(min=2), default=6, show_default=True, help="Steps; the first is left out.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(prompts: int, steps: int, as_json: bool) -> None:
     """Tokens per second of one rank of the trainer, beside transformers and accelerate."""
     if importlib.util.find_spec("accelerate") is None:
         raise click.ClickException("accelerate is not installed; run: pip install 'rlplan[peer]'")
     groups = batch(prompts, MODEL["vocab_size"])
     found = report(measure(MODEL, groups, steps), groups)
-    if as_json:
-        click.echo(json.dumps(found))
-        return
     speed = found["tokens_per_s"]
-    click.echo(
+    tell(
+        found,
+        as_json,
         f"rlplan {speed['rlplan']:.0f}, accelerate {speed['accelerate']:.0f} tokens per second of CPU: "
         f"{found['ratio']:.2f}x ({found['steps']} steps of {found['tokens']} tokens; {found['padding_share']:.1%} of "
         f"accelerate's are padding; gradients differ by {found['gradient_max_diff']:.1e}, the largest is "
-        f"{found['gradient_max']:.1e})"
+        f"{found['gradient_max']:.1e})",
     )
 
 

@@ -32,6 +32,8 @@ from rlplan.executor.prepare import Options, prepare
 from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.run_log import Run, load_runs
 
+from .entry import tell
+
 START_DEADLINE_S, STEP_DEADLINE_S = 300.0, 600.0
 DEMO = Path("runs/demo/example")
 
@@ -187,15 +189,14 @@ def main() -> int:
     except (RuntimeError, subprocess.CalledProcessError) as error:
         console.print(f"failed: {error}")
         return 1
-    if options.json:
-        print(json.dumps(result))
-    else:
-        speed = result["samples_per_s"]
-        print(
-            f"rlplan {speed['rlplan']:.1f}, TRL {speed['trl']:.1f} samples per second: {result['ratio']:.2f}x "
-            f"({result['steps']} steps each, mode {result['mode']}; mean length {result['mean_tokens']['rlplan']:.0f} "
-            f"and {result['mean_tokens']['trl']:.0f} tokens)"
-        )
+    speed = result["samples_per_s"]
+    tell(
+        result,
+        options.json,
+        f"rlplan {speed['rlplan']:.1f}, TRL {speed['trl']:.1f} samples per second: {result['ratio']:.2f}x "
+        f"({result['steps']} steps each, mode {result['mode']}; mean length {result['mean_tokens']['rlplan']:.0f} "
+        f"and {result['mean_tokens']['trl']:.0f} tokens)",
+    )
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import digits, ratio
-from ..rounds.round_spec import MODES
+from ..plans.schema import MODES
 from .main import EXIT_INFEASIBLE
 from .shared.options import Finite, Objectives, for_option, force_option, lengths_option, trace_option
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..plans.phrases.numbers import count
-from ..rounds.round_spec import MODES
+from ..plans.schema import MODES
 from .shared.options import OVERWRITE, Finite, Objectives, for_option, lengths_option, trace_option
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ check/      which findings need a profile, or a workload's jobs
 groups/     the same questions for many jobs that share nodes
 
 solve.py is the way from documents to a plan; refresh.py predicts an edited plan anew, compare.py solves one job over
-several clusters and values, what_if.py and assignments.py change documents by dotted path, highs.py is how integer
-programs are solved.
+several clusters and values, what_if.py changes documents by dotted path; choose/highs.py is how integer programs
+are solved.
 
 Nothing here imports torch, vllm, ray or transformers: plans are solved on laptops and in CI.
 """

@@ -1,6 +1,6 @@
 """The documents behind a plan, and changes to them by dotted path: `plan.job.rounds.short.cutoff_tokens=512`.
 
-A path begins with `plan`, `job`, `cluster` or `profile`; its grammar is that of assignments.py.
+A path begins with `plan`, `job`, `cluster` or `profile`; `assignment` has its grammar.
 
 P and n stand in the job and in the plan, and a plan's rounds issue multiples of them: where one is set, the others
 follow, unless they are set too, and the notes say so.

@@ -1,6 +1,6 @@
-"""Plans and the documents beside them, the contract from planner to executor. Imports nothing else of rlplan.
+"""Plans and the documents beside them, the contract from planner to executor. Imports nothing of rlplan but rounds.
 
-schema/    the documents as models: cluster, job, plan, workload, groups_plan, policy; their sections
+schema/    the documents as models: cluster, job, plan, workload, groups_plan, policy
 yaml/      text to models and back: positions, a line for each fault, canonical text, files to read and to write
 check/     rules that documents are held to; plan_check raises what a plan may not start with
 diff/      what changes between two plans, by meaning; whether a re-plan needs a person

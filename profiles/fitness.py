@@ -198,7 +198,7 @@ def placement_unfit(cluster: Cluster, train: str, profile: Profile | None) -> Un
     the profile (None: unknown) does not price it. None if they may have it."""
     unknown = next(pool_faults(cluster, train, ""), None)
     if unknown is not None:
-        return Unfit(*unknown)
+        return Unfit(unknown.rule, unknown.message, unknown.remedy)
     others = [pool for name, pool in cluster.pools.items() if name != train]
     kind = cluster.pools[train].accelerators.kind
     if not others:

@@ -86,6 +86,6 @@ def test_the_name_of_a_test_has_few_words() -> None:
 
 def test_modules_that_belong_together_names_and_folders_only_get_better() -> None:
     house = House()
-    assert len(house.single_importers()) <= 32, "a small module that one neighbour imports is part of that neighbour"
-    assert len(house.duplicate_class_names()) <= 20, "one meaning a name"
-    assert len(house.mutual_folders()) <= 20, "folders of one room import each other one way"
+    assert len(house.single_importers()) <= 8, "a small module that one neighbour imports is part of that neighbour"
+    assert len(house.duplicate_class_names()) == 0, "one meaning a name"
+    assert len(house.mutual_folders()) <= 3, "folders of one room import each other one way"

@@ -26,8 +26,8 @@ and train on core 1, each a Ray node of its own. Each job runs alone first, then
   If that run does not end well, `lost` is null, `failed` says why, and the exit code is 1.
 
 `moves`: `middle` leaves the group of `short` and `middle` while it runs, and `brief` joins, by `solve --from` and
-`apply`; then the other way round (moves.py). `apply` is killed in the first change, the driver of the groups in the
-second; both count to `kills`, and samples of `short` and `middle` that are missing then to `lost`.
+`apply`; then the other way round (group_runs.py). `apply` is killed in the first change, the driver of the groups in
+the second; both count to `kills`, and samples of `short` and `middle` that are missing then to `lost`.
 
 - `moves`: of each that joined, seconds of its start (`outage_s`) beside those predicted (`price_s`), which are those
   that its start took alone; of each that left, the seconds until the end of its step (`drain_s`);

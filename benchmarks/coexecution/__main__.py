@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -18,15 +17,21 @@ import click
 
 from rlplan.plans.yaml.errors import RunFailed
 
-from ..entry import run
+from ..entry import as_json_option, run, tell
 from ..ray_nodes import RayNodes
-from .alone_run import read_alone
 from .core_speed import CoreSpeeds
+from .group_runs import (
+    LOADS,
+    MOVING,
+    compare,
+    measure_moves,
+    names,
+    read_alone,
+    under_kills,
+    write_jobs,
+    write_workload,
+)
 from .interference import core_interference
-from .jobs import LOADS, MOVING, names, write_jobs, write_workload
-from .kills import under_kills
-from .measured_group import compare
-from .moves import measure_moves
 from .replay import NODES, SPEED, WORKLOAD, replay
 
 PARTS = "runs", "moves", "replay"
@@ -160,7 +165,7 @@ def measure_replay(folder: Path, virtual_s: float) -> dict[str, Any]:
 @click.option("--kills", type=click.IntRange(min=0), default=30, show_default=True, help="0: none is made.")
 @click.option("--virtual-s", type=float, default=7200.0, show_default=True, help="Seconds that are replayed.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Keep plans and runs in this new folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(parts: str, jobs: str, steps: int, kills: int, virtual_s: float, out: Path | None, as_json: bool) -> None:
     """Measure and print."""
     counts, chosen = _counts(jobs.split(",")), parts.split(",")
@@ -176,32 +181,29 @@ def main(parts: str, jobs: str, steps: int, kills: int, virtual_s: float, out: P
             result |= measure_runs(folder, counts, steps, kills, "moves" in chosen)
         if "replay" in chosen:
             result["replay"] = measure_replay(folder, virtual_s)
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        _print(result, virtual_s)
+    tell(result, as_json, _lines(result, virtual_s))
     if "failed" in result:
         raise RunFailed(result["failed"])
 
 
-def _print(result: Mapping[str, Any], virtual_s: float) -> None:
+def _lines(result: Mapping[str, Any], virtual_s: float) -> Iterator[str]:
     """The figures, a line each."""
     for count, figures in result.get("groups", {}).items():
         slowest = ", ".join(f"{name} {value:.2f}x" for name, value in figures["slowdowns"].items())
-        click.echo(
+        yield (
             f"{count} jobs: {figures['throughput_ratio']:.2f} times the samples of one after the other; {slowest}; "
             f"predicted within {figures['prediction_error']:.1%}"
         )
     if result.get("kills"):
-        click.echo(f"{result['kills']} kills: {result['lost']} samples lost")
+        yield f"{result['kills']} kills: {result['lost']} samples lost"
     for move in result.get("moves", ()):
         if "outage_s" in move:
-            click.echo(f"{move['job']} joined: {move['outage_s']:.0f} s, {move['price_s']:.0f} s were predicted")
+            yield f"{move['job']} joined: {move['outage_s']:.0f} s, {move['price_s']:.0f} s were predicted"
         else:
-            click.echo(f"{move['job']} left, at the end of its step after {move['drain_s']:.1f} s")
+            yield f"{move['job']} left, at the end of its step after {move['drain_s']:.1f} s"
     for key, figures in result.get("replay", {}).get("groups", {}).items():
         same = "those of the simulator" if figures["identical"] else "NOT those of the simulator"
-        click.echo(f"{key}: {figures['decisions']} decisions of the actor in {virtual_s:.0f} s, {same}")
+        yield f"{key}: {figures['decisions']} decisions of the actor in {virtual_s:.0f} s, {same}"
 
 
 def _counts(texts: Iterable[str]) -> list[int]:

@@ -37,11 +37,9 @@ from rlplan.executor.example.write import write_example
 from rlplan.executor.processes.actors import start_ray
 from rlplan.executor.rewards.keyhunt import score
 
-from ..entry import run
-from . import long_example, stock_suffix
-from .drafting_engine import DraftingEngine, Sample
-from .exactness import LEVEL, identical, sampled
-from .long_rounds import Prompts, epochs
+from ..entry import as_json_option, run, tell
+from . import long_example
+from .drafting_engine import LEVEL, REQUIREMENT, DraftingEngine, Prompts, Sample, epochs, identical, install, sampled
 
 PARTS = ("epochs", "short", "second", "exact", "stock")
 LONG_KEYS, LONG_PROMPTS, ROUND, SAMPLES = 1, 64, 8, 4
@@ -126,7 +124,7 @@ async def second(folder: Path) -> dict[str, Any]:
 @click.option(
     "--suffix-folder", type=click.Path(path_type=Path), help="Folder with the package of vLLM's suffix method."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(parts: str, suffix_folder: Path | None, as_json: bool) -> None:
     """Measure and print."""
     chosen = parts.split(",")
@@ -134,11 +132,7 @@ def main(parts: str, suffix_folder: Path | None, as_json: bool) -> None:
         raise click.BadParameter(f"{', '.join(unknown)}: not one of {', '.join(PARTS)}", param_hint="--parts")
     with tempfile.TemporaryDirectory(prefix="dr") as folder:
         result = measure(Path(folder), chosen, suffix_folder)
-    if as_json:
-        click.echo(json.dumps(result))
-        return
-    for name, value in result.items():
-        click.echo(f"{name}: {json.dumps(value)}")
+    tell(result, as_json)
 
 
 def measure(folder: Path, parts: Sequence[str], suffix_folder: Path | None) -> Mapping[str, Any]:
@@ -146,8 +140,8 @@ def measure(folder: Path, parts: Sequence[str], suffix_folder: Path | None) -> M
     why = None
     if "stock" in parts and suffix_folder is None:
         suffix_folder = folder / "suffix"
-        click.echo(f"installing {stock_suffix.REQUIREMENT}", err=True)
-        why = stock_suffix.install(suffix_folder)
+        click.echo(f"installing {REQUIREMENT}", err=True)
+        why = install(suffix_folder)
     write_example(folder / "demo")
     start_ray()
     click.echo("the demo's policy", err=True)

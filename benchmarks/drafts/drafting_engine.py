@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
+
+import torch
 
 from rlplan.executor.drafts.draft_messages import DraftReport
 from rlplan.executor.drafts.history_store import HistoryStore
@@ -16,9 +23,8 @@ from rlplan.executor.engines.engine_handle import EngineEvents, EngineHandle, En
 from rlplan.executor.engines.engine_worker import EngineRank
 from rlplan.executor.engines.messages import EngineConfig, EngineEvent, Request
 from rlplan.executor.engines.vllm_options import environment
+from rlplan.executor.example import task
 from rlplan.executor.processes.supervision import Supervisor
-
-from .exact_expand import mend_expand
 
 METHODS = ("none", "history", "suffix", "ngram")
 DRAFT_TOKENS = 4
@@ -42,7 +48,7 @@ class StockRank(EngineRank):
     """All that runs in a rank of a stock engine beside vLLM's own."""
 
     def mend_drafts(self) -> bool:
-        """Have vLLM verify whatever drafts it has exactly (exact_expand.py); returns whether it did not."""
+        """Have vLLM verify whatever drafts it has exactly; returns whether it did not."""
         return mend_expand()
 
 
@@ -193,3 +199,229 @@ def _started_as(options: Mapping[str, Any], folder: str | None) -> type:
             return await self.start_stock(options, folder)
 
     return Stock
+
+
+# A mend of vLLM on CPUs (0.32): what its verification of drafts reads of each sample must be the sample's.
+#
+# vLLM spreads a value of each sample, such as its temperature, over the sample's drafted tokens. Its CPU kernel
+# writes the result of values that are no 64-bit integers into a copy that nobody reads
+# (`cpu_triton_utils._expand_kernel_impl`), so that drafts are verified at whatever temperature the memory held
+# before: samples are then no samples of the policy.
+
+
+def expand(values: Any, ends: Any, tokens: int, replace_from: float = 0, replace_to: float = 0) -> Any:
+    """Each sample's value at each of its tokens, as vLLM's `expand_batch_to_tokens`.
+
+    Args:
+        values: [samples].
+        ends: [samples]; tokens of all samples up to each.
+        tokens: of all samples.
+        replace_from, replace_to: a value that is written as another.
+    """
+    import torch
+
+    counts = torch.diff(ends, prepend=ends.new_zeros(1)).to(torch.int64)
+    expanded = values.repeat_interleave(counts, output_size=tokens)
+    return expanded.masked_fill(expanded == replace_from, replace_to)
+
+
+def mend_expand() -> bool:
+    """Have vLLM use `expand` in this process if its own function is wrong; returns whether it was."""
+    import torch
+    from vllm.v1.sample import rejection_sampler
+
+    values, ends = torch.tensor([0.5, 0.0, 2.0]), torch.tensor([2, 3, 5], dtype=torch.int32)
+    wanted = expand(values, ends, 5, 0, 1)
+    if torch.equal(rejection_sampler.expand_batch_to_tokens(values, ends, 5, 0, 1), wanted):
+        return False
+    rejection_sampler.expand_batch_to_tokens = expand  # type: ignore[assignment]
+    return True
+
+
+# Seconds of long rounds over three epochs, with drafts of each kind and without, on engines that take turns.
+
+Prompts = Mapping[str, tuple[int, ...]]
+EPOCHS = 3
+
+
+def parts(prompts: Prompts, size: int) -> Iterator[Prompts]:
+    """The prompts in rounds of `size`."""
+    names = list(prompts)
+    for begin in range(0, len(names), size):
+        yield {name: prompts[name] for name in names[begin : begin + size]}
+
+
+async def epochs(
+    engines: Sequence[DraftingEngine], prompts: Prompts, size: int, samples: int, most_tokens: int, up_to: int
+) -> dict[str, Any]:
+    """By method and epoch ("1", "2", ...): `seconds` of all rounds, and over those the seconds without drafts, `ratio`,
+    and the least of a round, `worst_round`; and of ours `accepted`, tokens of drafts that a sample gets a step,
+    `by_source`, and `same`, the share of samples whose tokens are those without drafts.
+
+    One of the engines is without drafts (`none`). Engines take turns round by round, in an order that turns, too. All
+    draw with the same seeds.
+    """
+    done: dict[str, dict[str, list[Decoded]]] = {engine.method: {} for engine in engines}
+    turn = 0
+    for epoch in range(EPOCHS):
+        for part in parts(prompts, size):
+            for engine in [*engines[turn % len(engines) :], *engines[: turn % len(engines)]]:
+                seed = 1_000_003 * (turn + 1)
+                decoded = await engine.decode(
+                    part, samples, most_tokens, epoch=epoch, up_to_sequences=up_to, seed=seed
+                )  # fmt: skip
+                done[engine.method].setdefault(str(epoch + 1), []).append(decoded)
+            turn += 1
+    plain = done["none"]
+    return {
+        method: {number: _figures(rounds, plain[number]) for number, rounds in by_epoch.items()}
+        for method, by_epoch in done.items()
+    }
+
+
+def _figures(rounds: Sequence[Decoded], plain: Sequence[Decoded]) -> dict[str, Any]:
+    """The figures of an epoch's rounds, beside the same rounds without drafts."""
+    took, without = (sum(decoded.seconds for decoded in each) for each in (rounds, plain))
+    pairs = list(zip(rounds, plain, strict=True))
+    figures: dict[str, Any] = {
+        "seconds": round(took, 2),
+        "ratio": round(without / took, 3),
+        "worst_round": round(min(other.seconds / one.seconds for one, other in pairs), 3),
+    }
+    reports = [decoded.report for decoded in rounds if decoded.report is not None]
+    if not reports:
+        return figures
+    steps = sum(report.sequence_steps for report in reports)
+    accepted = sum(sum(report.accepted_at) for report in reports)
+    same = [a.tokens == b.tokens for one, other in pairs for a, b in zip(one.samples, other.samples, strict=True)]
+    return figures | {
+        "accepted": round(accepted / steps, 3) if steps else 0.0,
+        "by_source": dict(sum((Counter(report.by_source) for report in reports), Counter())),
+        "same": round(mean(same), 4),
+    }
+
+
+# Tests of whether two sets of samples have one distribution.
+
+LEAST_EXPECTED = 5.0
+"""A category that is expected less often in either set is counted with others: the chi-square law is one of many."""
+
+
+def chi_square_p(one: Mapping[Hashable, int], other: Mapping[Hashable, int]) -> float:
+    """P-value of the two-sample chi-square test of homogeneity on two counts; 1 if there is only one category.
+
+    The p-value is the regularised upper incomplete gamma function Q(df / 2, x / 2).
+    """
+    ones, others = sum(one.values()), sum(other.values())
+    shares = (ones / (ones + others), others / (ones + others))
+    rows: list[tuple[int, int]] = []
+    rest = [0, 0]
+    for name in sorted({*one, *other}, key=repr):
+        counts = one.get(name, 0), other.get(name, 0)
+        if min(shares) * sum(counts) >= LEAST_EXPECTED:
+            rows.append(counts)
+        else:
+            rest = [rest[0] + counts[0], rest[1] + counts[1]]
+    if min(shares) * sum(rest) >= LEAST_EXPECTED:
+        rows.append((rest[0], rest[1]))
+    if len(rows) < 2:
+        return 1.0
+    x = sum((count - share * sum(counts)) ** 2 / (share * sum(counts))
+            for counts in rows for count, share in zip(counts, shares, strict=True))  # fmt: skip
+    half = torch.tensor([(len(rows) - 1) / 2, x / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def length_classes(lengths: Iterable[int]) -> Counter[Hashable]:
+    """How often lengths are in each of classes that grow by a fifth."""
+    bounds = [1]
+    while bounds[-1] < 10**6:
+        bounds.append(max(bounds[-1] + 1, bounds[-1] * 6 // 5))
+    edges = torch.tensor(bounds)
+    return Counter(torch.bucketize(torch.tensor(list(lengths)), edges).tolist())
+
+
+def transitions(texts: Iterable[Sequence[int]], kinds: Mapping[int, str]) -> Counter[Hashable]:
+    """How often a token follows one of a kind, as (kind, token); tokens that `kinds` does not name are all `other`."""
+    counts: Counter[Hashable] = Counter()
+    for text in texts:
+        for before, token in itertools.pairwise(text):
+            counts[kinds.get(before, "other"), token] += 1
+    return counts
+
+
+# Are responses with drafts those of the policy? Greedy ones token by token, sampled ones by tests that were fixed
+# before: at the 1 % level, on what follows a token of each kind, on lengths, and on rewards.
+
+GREEDY_TOKENS = 128
+"""Of a greedy response at most: one that never finds a key would repeat itself up to the cap."""
+
+SAMPLED_TOKENS = 128
+SAMPLED_PROMPTS, SAMPLES_EACH = 500, 40
+LEVEL = 0.01
+ROUND = 64
+
+
+async def identical(plain: DraftingEngine, drafting: DraftingEngine, prompts: Prompts) -> dict[str, Any]:
+    """Greedy responses to all prompts, without drafts, and twice with drafts: the second time from the first."""
+    differ = accepted = 0
+    for epoch, part in itertools.product(range(2), parts(prompts, ROUND)):
+        one, two = [
+            await engine.decode(part, 1, GREEDY_TOKENS, epoch=epoch, temperature=0.0) for engine in (plain, drafting)
+        ]
+        differ += sum(a.tokens != b.tokens for a, b in zip(one.samples, two.samples, strict=True))
+        accepted += 0 if two.report is None else sum(two.report.accepted_at)
+    return {"responses": 2 * len(prompts), "different": differ, "accepted": accepted}
+
+
+async def sampled(
+    plain: DraftingEngine, drafting: DraftingEngine, prompts: Prompts, reward: Callable[[Sample], float]
+) -> dict[str, Any]:
+    """20,000 responses of each engine to the same prompts, and the p-values of the tests."""
+    chosen = dict(itertools.islice(prompts.items(), SAMPLED_PROMPTS))
+    drawn: dict[str, list[Sample]] = {plain.method: [], drafting.method: []}
+    accepted = 0
+    for number, part in enumerate(parts(chosen, 4)):
+        for engine in (plain, drafting):
+            seed = 10**9 * (engine is drafting) + 1000 * number
+            done = await engine.decode(part, SAMPLES_EACH, SAMPLED_TOKENS, epoch=number, up_to_sequences=256, seed=seed)
+            drawn[engine.method] += done.samples
+            accepted += 0 if done.report is None else sum(done.report.accepted_at)
+    one, two = drawn.values()
+    kinds = _kinds()
+    p_values = {
+        "next_token": chi_square_p(*(transitions((each.tokens for each in arm), kinds) for arm in (one, two))),
+        "length": chi_square_p(*(length_classes(len(each.tokens) for each in arm) for arm in (one, two))),
+        "reward": chi_square_p(*(Counter(reward(each) for each in arm) for arm in (one, two))),
+    }
+    return {
+        "samples": [len(one), len(two)],
+        "accepted": accepted,
+        "p_values": {name: round(value, 4) for name, value in p_values.items()},
+    }
+
+
+def _kinds() -> Mapping[int, str]:
+    """The kinds of tokens of the demo's task."""
+    symbols = {task.TOKEN[word]: "symbol" for word in task.SYMBOL_WORDS}
+    values = {task.TOKEN[word]: "value" for word in task.VALUE_WORDS}
+    return {**symbols, **values, task.TOKEN[task.MISS]: "miss", task.TOKEN[task.HIT]: "hit"}
+
+
+# The package that vLLM's stock `suffix` method needs, in a folder of its own.
+
+REQUIREMENT = "arctic-inference==0.1.1"
+"""The version that vLLM 0.32 asks for. Built from source, for which pip fetches torch once more: some minutes."""
+
+BUILD_S = 1500.0
+
+
+def install(folder: Path) -> str | None:
+    """Install it below `folder`, apart from our environment, for its plug-in changes vLLM where it is found; returns
+    why that was impossible."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), REQUIREMENT]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"{REQUIREMENT} was not built within {BUILD_S:.0f} s"
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["pip failed"])[-1]

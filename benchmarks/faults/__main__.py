@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,10 +9,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from ..entry import run
-from .campaign import campaign
-from .driver import Driver, run_without_faults
-from .example import write_plan
+from ..entry import as_json_option, run, tell
+from ..example_plans import write_plan
+from .campaign import Driver, campaign, run_without_faults
 from .verdict import compare, wrong
 
 console = Console(stderr=True)
@@ -26,7 +24,7 @@ console = Console(stderr=True)
     "--seed", type=int, default=0, show_default=True, help="Seed of the faults: which, when, on which process."
 )
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep the two runs in this folder, which must be new.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(count: int, steps: int, seed: int, keep: Path | None, as_json: bool) -> None:
     """Strike a run of the demo's job with random faults; exit code 1 if it trains other samples than without them."""
     with ExitStack() as stack:
@@ -39,10 +37,7 @@ def main(count: int, steps: int, seed: int, keep: Path | None, as_json: bool) ->
         with Driver(plan, home / "faults", steps) as driver:
             done = campaign(driver, count, seed, console.print)
         verdict = compare(home / "alone", home / "faults", done) | {"seconds_without_faults": round(reference_s, 1)}
-    if as_json:
-        click.echo(json.dumps(verdict))
-    else:
-        click.echo("\n".join(f"{name:24} {value}" for name, value in verdict.items()))
+    tell(verdict, as_json)
     if complaints := wrong(verdict, count):
         console.print("not recovered from: " + "; ".join(complaints))
         raise SystemExit(1)

@@ -12,7 +12,7 @@ only while as many seconds are left as it takes at least:
 - `execute` (plans_part.py): plans of modes sync and exact, run side by side for some steps. Responses have a median of
   300 tokens, those to one prompt in ten one of 2,400 and up to 4,096 (random_policy.py);
 - `profile`: `rlplan profile --minutes 1`;
-- `groups` (group_check.py): two jobs of a tiny model run as one;
+- `groups` (plans_part.py): two jobs of a tiny model run as one;
 - `steps` (step_costs.py): what a decode step of vLLM alone costs beside the GPU, by function.
 
 Each figure is a JSON line on standard output and in FOLDER/lines.jsonl as soon as it is known; merged key by key these

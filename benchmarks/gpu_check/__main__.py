@@ -16,10 +16,8 @@ import click
 
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
-from ..entry import run
-from .command_parts import Parts, Told, run_parts
-from .group_check import plan_group, run_group
-from .plans_part import MODES, execute, profile, solve
+from ..entry import as_json_option, run, tell
+from .plans_part import MODES, Parts, Told, execute, plan_group, profile, run_group, run_parts, solve
 from .random_policy import SHAPES
 
 TRAINER = ("attention", "update")
@@ -45,7 +43,7 @@ MOST_S = {"trainer": 240.0, "decode": 240.0}
 @click.option(
     "--out", type=click.Path(path_type=Path), help="New folder for jobs, runs and profiles. Default: a temporary one."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
+@as_json_option
 def main(
     seconds: float,
     shapes: Sequence[str],
@@ -74,7 +72,7 @@ def main(
     finally:
         plans.shutdown(wait=False, cancel_futures=True)
     result = told.result | {"seconds": round(time.monotonic() - began_s, 1), "out": str(out)}
-    click.echo(json.dumps(result) if as_json else json.dumps(result, indent=1))
+    tell(result, as_json, json.dumps(result, indent=1))
     if "failed" in result or "cut" in result:
         raise SystemExit(1)
 

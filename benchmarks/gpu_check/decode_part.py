@@ -40,7 +40,7 @@ from rlplan.plans.facts.model_shape import architecture_from_config
 from rlplan.plans.yaml.errors import RunFailed
 
 from ..entry import run
-from .command_parts import tell
+from .plans_part import tell
 
 TURNS = 2
 BATCH_S, START_S = 120.0, 400.0
@@ -222,7 +222,7 @@ def main(model: Path, device: str, sizes: str, alone: bool) -> None:
         done = asyncio.run(compare(starts, numbers, device))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told
         tell(failed={"decode": f"{type(error).__name__}: {error}"})
-    # Engines take ten seconds to close in order; what is left of them ends with the part (command_parts.py).
+    # Engines take ten seconds to close in order; what is left of them ends with the part (plans_part.py).
     os._exit(0 if done else 1)
 
 

@@ -28,7 +28,7 @@ import click
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ..entry import run
-from .command_parts import end_of
+from .plans_part import end_of
 
 PACKAGES = """
 vllm==0.24.0 ray xgrammar==0.2.3 pydantic==2.13.4 pydantic-core==2.46.4 annotated-types typing-inspection

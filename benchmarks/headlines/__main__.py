@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from ..entry import run
+from ..entry import as_json_option, run, tell
 
 
 @click.command(help="Whether what solve, diff and tune say first is true.")
 @click.option("--only", type=click.Choice(["both", "solved", "pairs"]), default="both", show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=40, show_default=True, help="Jobs that are solved.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(only: str, jobs: int, as_json: bool) -> None:
     """Measure and print."""
     figures: dict[str, Any] = {}
@@ -25,7 +24,7 @@ def main(only: str, jobs: int, as_json: bool) -> None:
         from .pairs import pair_figures
 
         figures |= pair_figures()
-    click.echo(json.dumps(figures) if as_json else "\n".join(f"{key}: {value}" for key, value in figures.items()))
+    tell(figures, as_json)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,8 @@ from rlplan.profiles.phase_schema import Rollout
 from rlplan.profiles.profile_schema import Profile
 
 from .. import entry
-from .case import Case, read_case, round_phases
-from .cycle import ablation, planned
-from .published_figures import PUBLISHED_CAP, Figures
-from .quotas import OperatingPoint
-from .rlplan_plans import plan_of, summary
-from .sensitivity import PLAIN, Calibrated, Sweep, rmse
-from .solve_inputs import cluster_of, job_of, profile_of, trace_of
+from .case import PUBLISHED_CAP, Case, Figures, cluster_of, job_of, profile_of, read_case, round_phases, trace_of
+from .quotas import PLAIN, Calibrated, OperatingPoint, Sweep, ablation, plan_of, planned, rmse, summary
 
 # The copula's rho that was found at 14B/16k, for figures without a sensitivity.
 _RHO = 0.17
@@ -51,13 +45,13 @@ class _Cap(click.ParamType):
 @click.option("--cap", type=_Cap(), help="Cap on a response, 16384 or 16k. Default: the phases file's.")
 @click.option("--phases", type=click.Path(path_type=Path), help="Published phases. Default: MODEL.yaml here.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the lengths.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@entry.as_json_option
 def command(figures_path: Path, model: str, cap: int | None, phases: Path | None, seed: int, as_json: bool) -> None:
     """The published runs of RollPacker, simulated, and rlplan's plans for the same job on the same GPUs."""
     figures = Figures.read(figures_path)
     case = read_case(phases or Path(__file__).with_name(f"{model}.yaml"))
     result = run(figures, case, model, seed, cap)
-    click.echo(json.dumps(result) if as_json else _text(result))
+    entry.tell(result, as_json, _text)
 
 
 def run(figures: Figures, case: Case, model: str, seed: int = 0, cap_tokens: int | None = None) -> dict[str, Any]:

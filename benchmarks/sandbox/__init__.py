@@ -4,7 +4,7 @@
 
 Each program (`programs.py`) is a response whose solution is wrong: its test asks for `f(3) == 9`. Twenty of them have
 tests of other forms: input and output, calls with results, unittest, pytest, numpy. It tries to harm
-the host, or to get a reward all the same. What it may harm is real (`host.py`): a file with a secret that all may read,
+the host, or to get a reward all the same. What it may harm is real: a file with a secret that all may read,
 one that the user may write, a TCP and a Unix server, a process of the same user, the worker itself, and
 the host's memory. After each program
 the benchmark looks whether all of that is as it was, whether the program says that it got through, whether one of its

@@ -1,7 +1,7 @@
 """The hostile programs, by name: forty against the host and the verdict, and twenty that aim at the forms of tests.
 
 A program that gets through raises `RuntimeError("HARM …")`, or is judged right; else what stopped it is the exception
-that it ends with. `@SECRET@`, `@KEPT@`, `@FOLDER@`, `@PORT@`, `@ABSTRACT@`, `@VICTIM@` and `@WORKER@` are of `host.py`.
+that it ends with. `@SECRET@`, `@KEPT@`, `@FOLDER@`, `@PORT@`, `@ABSTRACT@`, `@VICTIM@` and `@WORKER@` are of `Host`.
 """
 
 from __future__ import annotations

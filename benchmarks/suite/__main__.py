@@ -11,7 +11,6 @@ JSON: {"pure_tests", "pure_s", "engine_tests", "engine_s", "test_lines", "engine
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -19,8 +18,8 @@ import click
 
 from rlplan.plans.yaml.errors import InputError
 
-from ..entry import run
-from .imports import tracked_files
+from ..entry import as_json_option, run, tell
+from .changed import tracked_files
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "build" / "tests"
@@ -74,17 +73,13 @@ def suite_figures(reports: Path = REPORTS) -> dict[str, object]:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@as_json_option
 def main(as_json: bool) -> None:
     """Print what the last run of the tests took."""
     figures = suite_figures()
-    if as_json:
-        click.echo(json.dumps(figures))
-        return
-    for kind in PARTS:
-        click.echo(f"{kind:7} {figures[f'{kind}_tests']:5} tests in {figures[f'{kind}_s']} s")
-    click.echo(f"{figures['engine_starts']} engines started, {figures['failed']} tests failed")
-    click.echo(f"{figures['test_lines']} lines of tests")
+    lines = [f"{kind:7} {figures[f'{kind}_tests']:5} tests in {figures[f'{kind}_s']} s" for kind in PARTS]
+    lines.append(f"{figures['engine_starts']} engines started, {figures['failed']} tests failed")
+    tell(figures, as_json, [*lines, f"{figures['test_lines']} lines of tests"])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import time
@@ -11,14 +10,15 @@ import click
 
 from rlplan.plans.yaml.errors import RunFailed
 
-from ..entry import run
+from ..entry import as_json_option, run
+from .tables import wrong_code_cases, wrong_math_cases, wrong_model_cases
 
-TABLES = ("code", "math", "models")
+TABLES = {"code": wrong_code_cases, "math": wrong_math_cases, "models": wrong_model_cases}
 
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice(TABLES), help="Judge these tables alone.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line instead of the table.")
+@click.option("--only", multiple=True, type=click.Choice(list(TABLES)), help="Judge these tables alone.")
+@as_json_option
 def main(only: tuple[str, ...], as_json: bool) -> None:
     """Judge the tables of cases."""
     found: dict[str, object] = {}
@@ -26,7 +26,7 @@ def main(only: tuple[str, ...], as_json: bool) -> None:
     for table in only or TABLES:
         print(f"judging {table} ...", file=sys.stderr, flush=True)
         began = time.monotonic()
-        cases, wrong = importlib.import_module(f".{table}", __package__).wrong_cases()
+        cases, wrong = TABLES[table]()
         found[table] = {"cases": cases, "wrong": len(wrong)}
         lines += [f"{table}: {line}" for line in wrong]
         if not as_json:

@@ -36,7 +36,7 @@ from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.traces.run_log import TRACE, read_run
 
-from ..entry import run
+from ..entry import as_json_option, run, tell
 
 RIGHT, COMMENT = 0.5, 0.4
 """Probabilities in what the policy is taught: of the number that was asked for, and of one more comment."""
@@ -190,16 +190,13 @@ def trained(home: Path, steps: int, seed: int) -> dict[str, Any]:
 @click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep example, plan and run in this folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
+@as_json_option
 def main(steps: int, seed: int, keep: Path | None, as_json: bool) -> None:
     """Train on programs that are tested by input and output."""
     with ExitStack() as stack:
         home = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rlplan-programs-")))
         figures = trained(home, steps, seed)
-    if as_json:
-        print(json.dumps(figures))
-    else:
-        print(*(f"{key:16} {value}" for key, value in figures.items()), sep="\n")
+    tell(figures, as_json)
 
 
 if __name__ == "__main__":

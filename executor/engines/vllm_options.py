@@ -22,8 +22,8 @@ FIXED_CACHE_SHARE = 0.05
 """Share of a GPU's memory that must be free, beside the KV cache, when an engine with a KV cache of fixed size starts.
 vLLM refuses to start if less than `gpu_memory_utilization` is free; the engine uses that number for nothing else."""
 
-# Prompt tokens in one engine step: vLLM's default on a CPU, and on GPUs what laws of prefill count with
-# (profiles/laws/served_decode.py); an `AsyncLLM` of vLLM's takes 2,048.
+# Prompt tokens in one engine step: vLLM's default on a CPU, and on GPUs what laws of prefill were
+# fitted with; an `AsyncLLM` of vLLM's takes 2,048.
 CPU_BATCHED_TOKENS, GPU_BATCHED_TOKENS = 4096, 8192
 
 

@@ -1,4 +1,5 @@
-"""A placement beside the cluster that is there: which node each of its nodes would be, and what the cluster lacks."""
+"""A placement beside the cluster that is there: which node each of its nodes would be, what the cluster lacks, and
+whether all nodes share the folder of a run."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from typing import Any
 from ...plans.yaml.errors import InputError, RunFailed
 from ...traces.run_log import TRACE
 from ..processes.actors import retrieved
-from ..trainer.saved_state import damage, sync_folder, write_manifest
+from ..trainer.manifest import damage, sync_folder, write_manifest
 from ..trainer.trainer_group import TrainerDied, TrainerGroup
 from .execution_folder import written
 

@@ -1,7 +1,8 @@
 """What a lever of the plan (streaming, a tail, drafts, balance, a group's units) may do to a round in progress.
 
-A round is opened, each of its levers hooks in (`RoundLever.begin`), and it is driven to its end (live_round.py). Levers
-decide nothing by themselves while it goes on: what one has to say it tells the round, which hears it in its turn.
+A round is opened, each of its levers hooks in (`RoundLever.begin`), and it is driven to its end (live_round.py). While
+the round goes on, no lever acts by itself: it sends the round a message (`OpenRound.tell`), and the round handles its
+messages one after another.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Releases = list[tuple[int, list[str]]]
 
 
 class LeverDecision(NamedTuple):
-    """A lever has what it decides by: the round calls `releases` when it hears of it."""
+    """Message of a lever that can decide now: when the round handles it, it calls `releases` for the decision."""
 
     releases: Callable[[], Releases]
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from ...plans.schema.levers import RoundHandOver
 from ...plans.yaml.errors import RunFailed
 from ...rounds.hand_over import HandOver
 from ...rounds.step_order import to_giving
@@ -224,6 +223,19 @@ class TurnUnits(Protocol):
         """Nothing decodes on what was taken until `since_s`. Raises RunFailed."""
 
 
+class UnitsTail(NamedTuple):
+    """The tail of a round in a group, as `HandOver` asks for it (`PlannedEngineChange`): it is reached at a share of
+    the samples that the workload states, and the group then may take the units of all but `staying` engines."""
+
+    staying: int
+    at_finished: float
+    growth_tokens: int = 0
+
+    def stay(self, engines: int) -> int:
+        """How many of the round's engines decode on."""
+        return self.staying
+
+
 @dataclass(frozen=True)
 class EngineUnits:
     """Where a job's engines are in its group.
@@ -245,13 +257,13 @@ class EngineUnits:
         """Units of all its engines."""
         return frozenset().union(*self.of_engine.values())
 
-    def tail_of(self, engines: Sequence[EngineHandle]) -> RoundHandOver | None:
+    def tail_of(self, engines: Sequence[EngineHandle]) -> UnitsTail | None:
         """When the tail of a round on these engines is reached; None: never."""
         kept = frozenset(sorted(self.all_units)[: self.keep])
         leaving = sum(not self.of_engine[engine.name] <= kept for engine in engines)
         if self.at_finished is None or not self.keep or not 0 < leaving < len(engines):
             return None
-        return RoundHandOver(engines=leaving, at_finished=max(self.at_finished, 0.01))  # the least share of a plan
+        return UnitsTail(len(engines) - leaving, self.at_finished)
 
 
 class RoundUnits(RoundLever):

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...plans.check.finding import Fault
-from ...plans.check.groups_fit import against_cluster, against_workload, self_contradictions
-from ...plans.check.prediction_rules import CLOSE, close
+from ...plans.check.plan_fit import CLOSE, against_cluster, against_workload, close, differs
+from ...plans.check.prediction_rules import self_contradictions
 from ...plans.check.site_breaches import group_breaches, unknown_pools
 from ...plans.check.solved_rules import (
     decisions_edited,
@@ -121,7 +121,7 @@ def _part(text: str) -> str | int:
 def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
     """Faults of seconds, switches and states in a plan of groups that differ from those of the workload's jobs.
 
-    plans/check/groups_fit.py reports ways that a job no longer has; they are skipped here.
+    plans/check/plan_fit.py reports ways that a job no longer has; they are skipped here.
     """
     for key, group in plan.groups.items():
         pins: list[Pin] = []
@@ -131,7 +131,8 @@ def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
                 continue
             location: Loc = ("groups", key, "jobs", name)
             solo_at: Loc = (*location, "slowdown", "alone_s")
-            yield from _changed(solo_at, member.slowdown.alone_s, job.solo_s, "its reference takes")
+            alone_s = member.slowdown.alone_s
+            yield from differs("way-changed", solo_at, alone_s, job.solo_s, "its reference takes", unit=" s")
             if job.points:  # by name, since their numbers change with the points that are planned
                 names = [point.name for point in job.points]
                 if member.point is None or member.point.name not in names:
@@ -143,12 +144,12 @@ def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
             train = _way(member.train, job.train, ways[1])
             for phase, pinned, way in (("rollout", member.rollout, rollout), ("train", member.train, train)):
                 if way is not None:
-                    yield from _changed(
-                        (*location, phase, "mean_s"), pinned.mean_s, way.mean_s, "this way of the job takes"
-                    )
-                    yield from _changed(
-                        (*location, phase, "switch_s"), pinned.switch_s, way.warm_s, "a warm switch takes"
-                    )
+                    for key_s, stated_s, now_s, beside in (
+                        ("mean_s", pinned.mean_s, way.mean_s, "this way of the job takes"),
+                        ("switch_s", pinned.switch_s, way.warm_s, "a warm switch takes"),
+                    ):
+                        at = (*location, phase, key_s)
+                        yield from differs("way-changed", at, stated_s, now_s, beside, unit=" s")
             if rollout is not None and train is not None:
                 pins.append(Pin(name, ways[0], member.rollout.units, ways[1], member.train.units))
         yield from _states(key, group, pins, problem)
@@ -157,11 +158,6 @@ def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
 def _way(pinned: PinnedPhase, ways: tuple[PhaseWay, ...], number: int) -> PhaseWay | None:
     way = ways[number] if number < len(ways) else None
     return way if way is not None and way.pool == pinned.pool else None
-
-
-def _changed(location: Loc, stated: float, now: float, subject: str) -> Iterator[Fault]:
-    if not close(stated, now):
-        yield Fault("way-changed", location, f"is {stated:.6g} s, and {subject} {now:.6g} s", "solve again")
 
 
 def _states(key: str, group: PlannedGroup, pins: list[Pin], problem: Problem) -> Iterator[Fault]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...plans.check.finding import Fault
-from ...plans.check.prediction_rules import CLOSE, close
+from ...plans.check.plan_fit import CLOSE, close
 from ...plans.check.site_breaches import memory_bars
 from ...plans.facts.model_shape import tp_sizes
 from ...plans.facts.public_models import Architecture

@@ -89,7 +89,7 @@ def rewards_near_best(costs: Mapping[int, float]) -> list[int]:
     """The reward choices that later passes try beside the first, by what the best plain rounds cost with each.
 
     Of those that are near the best they are spread over all counts of workers; what lies between is tried for the best
-    schedule (fewest_workers.py).
+    schedule (ties.py).
     """
     best = min(costs, key=lambda choice: (costs[choice], choice))
     near = [c for c in sorted(costs) if c != best and costs[c] <= (1.0 + REWARD_MARGIN) * costs[best]]

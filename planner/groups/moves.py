@@ -1,4 +1,5 @@
-"""The price of moving a running job to other nodes, in seconds of outage and in USD.
+"""Moves of running jobs to other nodes: which jobs move, what a move costs in seconds of outage and in USD, what the
+moves of a re-plan save, and which moves are declined.
 
 A job that moves loses the iteration in progress (half of one on average; nothing if it waits for the boundary) and
 starts cold on its new nodes while its old nodes may still be held. The price in USD is the outage at the price of the

@@ -5,10 +5,9 @@ The saving of a placement in USD per hour lasts until the next change near it: w
 
     min  USD per hour of all groups + (1 + hysteresis) / change_every_h * sum of the prices of the moves
 
-over the columns of group_program.py (moves.py has the prices). Without
-enough credit a job moves only to repair a bound: when its running group no longer keeps all bounds (a member left,
-durations drifted). New groups are taken only if they keep all bounds whoever leaves, so that departures seldom need a
-repair.
+over the columns of group_program.py (moves.py has the prices). Without enough credit a job moves only to repair a
+bound: when its running group no longer keeps all bounds (a member left, durations drifted). New groups are taken only
+if they keep all bounds whoever leaves, so that departures seldom need a repair.
 """
 
 from __future__ import annotations

@@ -1,25 +1,59 @@
-"""Whether a job's plan fits its cluster and its job. Reads no file.
+"""Whether a plan fits its inputs: a job's plan its cluster and its job, a plan of groups its cluster and its workload.
+Reads no file. Figures are written with six digits, so two figures that should be equal agree to `CLOSE`.
 
-The executor checks the rules of `misfits` before it starts anything (plans/check/plan_check.py) and prints the faults
-in this order. A run can start without the rules on host cores, model splits and limits.
+Of a job's plan, the executor checks the rules of `misfits` before it starts anything (plans/check/plan_check.py) and
+prints the faults in this order. A run can start without the rules on host cores, model splits and limits.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..facts.executable import unsupported
 from ..facts.model_shape import ModelShape, tp_sizes, undivided
+from ..facts.node_price import usd_per_node_hour
 from ..phrases.numbers import count
 from ..schema.base import MOST_ACCELERATORS
 from ..schema.cluster import Cluster, Pool
+from ..schema.groups_plan import GroupsPlan, PlannedGroup
 from ..schema.job import Job
 from ..schema.levers import RewardJudge, UpdateLayout
 from ..schema.plan import Plan
 from ..schema.planned_job import PlacementSpec, PlannedJob
 from ..schema.planned_rounds import RoundRollout
+from ..schema.workload import OtherWay, Phase, Workload
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
+
+AGAIN = "solve again; do not edit the figures"
+
+CLOSE = 1e-3
+"""Relative difference of figures that count as equal: too small to matter to a reviewer, and far above rounding."""
+
+SLACK = 1e-4
+"""Relative difference that rounding explains: figures in a plan have six digits."""
+
+
+def close(value: float, expected: float) -> bool:
+    """Whether two figures are equal but for rounding."""
+    return math.isclose(value, expected, rel_tol=CLOSE, abs_tol=1e-9)
+
+
+def differs(
+    rule: str, location: Loc, stated: float, expected: float, beside: str, remedy: str = "solve again", unit: str = ""
+) -> Iterator[Fault]:
+    """The fault of a figure that the plan states, where that is not close to the one which other documents or figures
+    of the plan give; `beside`: what gives it, as the message tells it before that one."""
+    if not close(stated, expected):
+        old, new = (f"{value}" if isinstance(value, int) else f"{value:.6g}" for value in (stated, expected))
+        yield Fault(rule, location, f"is {old}{unit}, and {beside} {new}{unit}", remedy)
+
+
+def _unknown_pool(cluster: Cluster, name: str, location: Loc) -> Fault:
+    message = f"cluster '{cluster.name}' has no pool '{name}'"
+    return Fault("unknown-pool", location, message, f"its pools are {', '.join(cluster.pools)}")
 
 
 def misfits(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) -> Iterator[Fault]:
@@ -47,7 +81,8 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) ->
     step = (planned.issue.prompts_per_step, planned.issue.samples_per_prompt)
     if step == (job.rollout.prompts_per_step, job.rollout.samples_per_prompt):  # else the step size is the fault
         yield from _loss(planned, job)
-    yield from _placement(planned, cluster)
+    if planned.placement is not None:
+        yield from pool_faults(cluster, planned.placement.train_pool, short.rollout.pool)
     kinds = [("short", short.rollout, short.train)] + ([("long", long.rollout, long.train)] if long else [])
     for kind, rollout, train in kinds:
         location: Loc = ("job", "rounds", kind)
@@ -135,8 +170,7 @@ def _rollout(location: Loc, rollout: RoundRollout, cluster: Cluster, model: Mode
     if fault is not None:
         yield fault
     if rollout.pool not in cluster.pools:
-        message = f"cluster '{cluster.name}' has no pool '{rollout.pool}'"
-        yield Fault("unknown-pool", (*location, "pool"), message, f"its pools are {', '.join(cluster.pools)}")
+        yield _unknown_pool(cluster, rollout.pool, (*location, "pool"))
         return
     pool = cluster.pools[rollout.pool]
     unit = "cores" if pool.accelerators.kind == "cpu" else "accelerators"
@@ -180,30 +214,21 @@ def _judge(judge: RewardJudge, kind: str, rollout: RoundRollout, cluster: Cluste
         )
 
 
-def _placement(planned: PlannedJob, cluster: Cluster) -> Iterator[Fault]:
-    """Faults of the pool that trainers have to themselves."""
-    if planned.placement is None:
-        return
-    for rule, message, remedy in pool_faults(cluster, planned.placement.train_pool, planned.rounds.short.rollout.pool):
-        yield Fault(rule, ("job", "placement", "train_pool"), message, remedy)
-
-
-def pool_faults(cluster: Cluster, name: str, engines: str) -> Iterator[tuple[str, str, str]]:
-    """(rule, message, remedy) of each fault of pool `name` as the one that trainers have to themselves, beside engines
-    on pool `engines`."""
+def pool_faults(cluster: Cluster, name: str, engines: str) -> Iterator[Fault]:
+    """Faults of pool `name` as the one that trainers have to themselves, beside engines on pool `engines`."""
     pool, others = cluster.pools.get(name), cluster.pools.get(engines)
+    location: Loc = ("job", "placement", "train_pool")
     if pool is None:
-        message = f"cluster '{cluster.name}' has no pool '{name}'"
-        yield "unknown-pool", message, f"its pools are {', '.join(cluster.pools)}"
+        yield _unknown_pool(cluster, name, location)
     elif name == engines:
         message = f"is {name}, which is the engines' pool"
-        yield "same-pool", message, "name another pool, or remove placement: they then take turns"
+        yield Fault("same-pool", location, message, "name another pool, or remove placement: they then take turns")
     elif others is not None and pool.accelerators.kind != others.accelerators.kind:
         message = (
             f"pool '{name}' is of kind {pool.accelerators.kind}, and the engines' pool is of kind "
             f"{others.accelerators.kind}"
         )
-        yield "pools-of-two-kinds", message, "name a pool of the same kind"
+        yield Fault("pools-of-two-kinds", location, message, "name a pool of the same kind")
 
 
 def _train(
@@ -243,10 +268,6 @@ def _train(
 
 def _need(number: int) -> str:
     return "needs" if number == 1 else "need"
-
-
-SLACK = 1e-4
-"""Relative difference that rounding explains: figures in a plan have six digits."""
 
 
 def _trainers(plan: Plan) -> list[tuple[Loc, UpdateLayout]]:
@@ -373,3 +394,97 @@ def resource_faults(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | 
             f"slo.step_p95_s is {limit:.6g}",
             "solve again, or raise the limit in the job",
         )
+
+
+def against_cluster(plan: GroupsPlan, cluster: Cluster) -> Iterator[Fault]:
+    """Faults of groups on nodes that the cluster does not have, or with a price that is not that of their nodes."""
+    nodes_taken: Counter[str] = Counter()
+    for key, group in plan.groups.items():
+        price, pools_known = 0.0, True
+        for index, node in enumerate(group.nodes):
+            location: Loc = ("groups", key, "nodes", index)
+            pool = cluster.pools.get(node.pool)
+            if pool is None:
+                pools_known = False
+                yield _unknown_pool(cluster, node.pool, (*location, "pool"))
+                continue
+            nodes_taken[node.pool] += 1
+            price += usd_per_node_hour(pool)
+            for size in ("slots", "host_memory_bytes"):
+                stated, there = getattr(node, size), getattr(pool, size)
+                beside = f"a node of pool '{node.pool}' has"
+                yield from differs("node-unlike-pool", (*location, size), stated, there, beside)
+            if node.resident_bytes > pool.host_memory_bytes * (1 + CLOSE):
+                message = (
+                    f"{node.resident_bytes:.6g} bytes of state, and a node of the pool has {pool.host_memory_bytes}"
+                )
+                yield Fault(
+                    "state-beyond-memory", (*location, "resident_bytes"), message, "solve again, or add host memory"
+                )
+        if pools_known:
+            at = ("groups", key, "usd_per_hour")
+            yield from differs("price-does-not-add-up", at, group.usd_per_hour, price, "its nodes cost", AGAIN)
+    for name, taken in sorted(nodes_taken.items()):
+        if taken > cluster.pools[name].nodes:
+            message = f"the groups take {count(taken, 'node')} of pool '{name}', which has {cluster.pools[name].nodes}"
+            yield Fault("too-many-nodes", ("groups",), message, "solve again, or enlarge the pool")
+
+
+def against_workload(plan: GroupsPlan, workload: Workload) -> Iterator[Fault]:
+    """Faults of jobs, bounds, rules and ways of a plan of groups that differ from the workload."""
+    # The objective is left out: the command line may choose another one.
+    plan_rules, workload_rules = (
+        plan.rules.model_dump(exclude={"objective"}),
+        workload.rules.model_dump(exclude={"objective"}),
+    )
+    for name in plan_rules:
+        if plan_rules[name] != workload_rules[name]:
+            message = f"is {plan_rules[name]}, and the workload has {workload_rules[name]}"
+            yield Fault("rules-changed", ("rules", name), message, "solve again")
+    placed = {name for group in plan.groups.values() for name in group.jobs}
+    for name in sorted(set(workload.jobs) - placed):
+        message = f"job '{name}' of the workload is in no group"
+        yield Fault(
+            "job-missing", ("groups",), message, "solve again, with --from this plan to keep the others in place"
+        )
+    for key, group in plan.groups.items():
+        for name, member in group.jobs.items():
+            location: Loc = ("groups", key, "jobs", name)
+            job = workload.jobs.get(name)
+            if job is None:
+                yield Fault(
+                    "job-unknown", location, "the workload has no such job", "solve again, with --from this plan"
+                )
+                continue
+            at = (*location, "slowdown", "slo")
+            yield from differs("bound-changed", at, member.slowdown.slo, job.slo, "the workload has")
+            if job.phases is None:
+                continue
+            for phase, pinned, stated in (
+                ("rollout", member.rollout, job.phases.rollout),
+                ("train", member.train, job.phases.train),
+            ):
+                yield from _way((*location, phase), name, group, pinned.pool, pinned.units, pinned.way, stated)
+
+
+def _way(
+    location: Loc, name: str, group: PlannedGroup, pool: str, units: tuple[int, ...], way: int, stated: Phase
+) -> Iterator[Fault]:
+    ways: list[Phase | OtherWay] = [stated, *stated.ways]
+    if way >= len(ways):
+        message = f"is {way}, and '{name}' has {count(len(ways), 'way')} to run this phase, counted from 0"
+        yield Fault("way-changed", (*location, "way"), message, "solve again")
+        return
+    chosen = ways[way]
+    if chosen.pool != pool:
+        message = f"is '{pool}', and way {way} of '{name}' is on pool '{chosen.pool}'"
+        yield Fault("way-changed", (*location, "pool"), message, "solve again")
+        return
+    node_of = [index for index, node in enumerate(group.nodes) for _ in range(node.slots)]
+    slots = group.nodes[node_of[units[0]]].slots
+    units_wanted = chosen.nodes * ((chosen.slots or slots) if isinstance(chosen, OtherWay) else slots)
+    nodes = len({node_of[unit] for unit in units})
+    if len(set(units)) != units_wanted or nodes != chosen.nodes:
+        taken = f"{count(len(set(units)), 'unit')} of {count(nodes, 'node')}"
+        message = f"it holds {taken}, and way {way} takes {units_wanted} of {chosen.nodes}"
+        yield Fault("way-changed", (*location, "units"), message, "solve again")

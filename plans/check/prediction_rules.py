@@ -1,6 +1,7 @@
-"""Rules that compare a plan's predictions with its decisions, its job and its cluster. They read no file.
+"""Rules that compare the predictions of a plan, of a job or of groups, with each other, with its decisions, its job and
+its cluster. They read no file.
 
-Figures are written with six digits, so two figures that should be equal agree to `CLOSE`. Figures of `predicted` that
+Figures of `predicted` that
 were edited by hand are found by their digest (`predictions_edited` in solved_rules.py).
 """
 
@@ -12,26 +13,20 @@ from collections.abc import Iterator
 from ..facts.node_price import usd_per_node_hour
 from ..phrases.numbers import count
 from ..schema.cluster import Cluster, Pool
+from ..schema.groups_plan import GroupMember, GroupsPlan, PlannedGroup, Span
 from ..schema.job import Job
 from ..schema.plan import Plan
 from ..schema.planned_rounds import LongRound, ShortRound
 from ..schema.predicted import PredictedRound
 from ..yaml.yaml_doc import Loc
 from .finding import Fault
-from .plan_fit import pool_faults
-
-CLOSE = 1e-3
-"""Relative difference of figures that count as equal: too small to matter to a reviewer, and far above rounding."""
+from .plan_fit import AGAIN, CLOSE, differs, pool_faults
 
 NOISE = 0.005
 """How far a length ratio may exceed its bias budget because of simulation noise."""
 
-AGAIN = "solve again; do not edit the figures"
-
-
-def close(value: float, expected: float) -> bool:
-    """Whether two figures are equal but for rounding."""
-    return math.isclose(value, expected, rel_tol=CLOSE, abs_tol=1e-9)
+INSTANT_S = 1e-6
+"""Seconds that two spans may overlap because of rounding: their ends are written with six digits."""
 
 
 def predicted_kinds(plan: Plan) -> list[tuple[Loc, PredictedRound]]:
@@ -122,11 +117,15 @@ def bias_over_budget(plan: Plan) -> Iterator[Fault]:
 
 def gap_faults(plan: Plan) -> Iterator[Fault]:
     """The fault of a gap that does not follow from the value reached and its bound."""
-    solver, reached = plan.solver, plan.solver.reached
-    gap = 1 - solver.bound / reached if reached > 0 else 0.0
+    solver = plan.solver
+    yield from _gap(solver.gap, solver.reached, solver.bound)
+
+
+def _gap(stated: float, reached: float, bound: float) -> Iterator[Fault]:
+    gap = 1 - bound / reached if reached > 0 else 0.0
     # A difference as small as the solver's own tolerance is no fault.
-    if abs(gap - solver.gap) > CLOSE:
-        message = f"is {solver.gap:.6g}, and {reached:.6g} reached over a bound of {solver.bound:.6g} make it {gap:.6g}"
+    if abs(gap - stated) > CLOSE:
+        message = f"is {stated:.6g}, and {reached:.6g} reached over a bound of {bound:.6g} make it {gap:.6g}"
         yield Fault("gap-contradicts-bound", ("solver", "gap"), message, AGAIN)
 
 
@@ -175,6 +174,90 @@ def price_faults(plan: Plan, cluster: Cluster, taken: tuple[int, int] | None) ->
     if train_pool is not None:
         price += of_trainers * usd_per_node_hour(train_pool)
         paid += f" and {of_trainers} of {usd_per_node_hour(train_pool):.6g}"
-    if not close(predicted.usd_per_hour, price):
-        message = f"is {predicted.usd_per_hour:.6g}, and {paid} USD are {price:.6g}"
-        yield Fault("price-does-not-add-up", ("predicted", "usd_per_hour"), message, AGAIN)
+    yield from differs(
+        "price-does-not-add-up", ("predicted", "usd_per_hour"), predicted.usd_per_hour, price, f"{paid} USD are", AGAIN
+    )
+
+
+def self_contradictions(plan: GroupsPlan) -> Iterator[Fault]:
+    """Faults within a plan of groups: broken bounds, paces beyond bounds, impossible timelines, a gap that contradicts
+    the solver's bound."""
+    for key, group in plan.groups.items():
+        if len(group.jobs) > plan.rules.group_cap:
+            message = f"has {count(len(group.jobs), 'job')}, and rules.group_cap is {plan.rules.group_cap}"
+            yield Fault("group-too-large", ("groups", key, "jobs"), message, "solve again, or raise the cap")
+        for name, member in group.jobs.items():
+            # A job that is alone in its group always keeps its bound, whatever its p95.
+            p95_counts = len(group.jobs) > 1 and plan.rules.quantile >= 0.95
+            yield from _member(("groups", key, "jobs", name), member, p95_counts)
+        yield from _timeline(("groups", key, "timeline"), group)
+    solver, reached = plan.solver, plan.predicted.plan
+    bound, value = solver.bound_usd_per_hour, reached.usd_per_hour
+    if plan.rules.objective == "usd_per_unit":
+        bound, value = solver.bound_usd_per_unit, reached.usd_per_unit
+    if solver.gap is not None and bound is not None and value > 0:
+        yield from _gap(solver.gap, value, bound)
+
+
+def _member(location: Loc, member: GroupMember, p95_counts: bool) -> Iterator[Fault]:
+    slowdown = member.slowdown
+    if not slowdown.keeps or (p95_counts and slowdown.p95 > slowdown.slo * (1 + CLOSE)):
+        yield Fault(
+            "bound-broken",
+            (*location, "slowdown", "p95" if slowdown.keeps else "keeps"),
+            f"its slowdown is {slowdown.mean:.4g} (p95 {slowdown.p95:.4g}), and its bound {slowdown.slo:.4g}",
+            "raise its slo, give it another way to run, or add nodes, and solve again",
+        )
+    longest = slowdown.slo * slowdown.alone_s
+    if member.pace_s > longest * (1 + CLOSE):
+        message = f"is {member.pace_s:.6g} s, and its bound allows {slowdown.slo:.4g} times {slowdown.alone_s:.6g} s"
+        yield Fault("pace-beyond-bound", (*location, "pace_s"), message, AGAIN)
+
+
+def _timeline(location: Loc, group: PlannedGroup) -> Iterator[Fault]:
+    timeline = group.timeline
+    until = timeline.span_s * (1 + CLOSE)
+    if timeline.span_s > timeline.period_s * (1 + CLOSE):
+        message = f"shows {timeline.span_s:.6g} s of a period of {timeline.period_s:.6g} s"
+        yield Fault("timeline-contradiction", (*location, "span_s"), message, AGAIN)
+    for index, span in enumerate(timeline.spans):
+        span_location: Loc = (*location, "spans", index)
+        if span.end_s < span.begin_s or span.end_s > until:
+            message = f"runs from {span.begin_s:.6g} to {span.end_s:.6g} s of a timeline of {timeline.span_s:.6g} s"
+            yield Fault("timeline-contradiction", span_location, message, AGAIN)
+        member = group.jobs[span.job]
+        pinned_units = member.rollout.units if span.phase == "rollout" else member.train.units
+        wrong_units = sorted(set(span.units) - set(pinned_units))
+        if wrong_units:
+            message = (
+                f"'{span.job}' holds unit {wrong_units[0]} in its {span.phase}, which is pinned to {list(pinned_units)}"
+            )
+            yield Fault("timeline-contradiction", (*span_location, "units"), message, AGAIN)
+    yield from _held_twice(location, list(timeline.spans))
+
+
+def _held_twice(location: Loc, spans: list[Span]) -> Iterator[Fault]:
+    """Units that a job takes before another job has released them."""
+    holder: dict[int, tuple[int, Span]] = {}
+    for index, span in sorted(enumerate(spans), key=lambda item: (item[1].begin_s, item[1].end_s, item[0])):
+        clash = None
+        for unit in span.units:
+            before = holder.get(unit)
+            if before is not None and span.begin_s < before[1].end_s - _instant(before[1].end_s):
+                clash = clash or (unit, before[1])
+            if before is None or before[1].end_s < span.end_s:
+                holder[unit] = (index, span)
+        if clash is not None:
+            unit, earlier = clash
+            yield Fault(
+                "units-held-twice",
+                (*location, "spans", index, "units"),
+                f"'{span.job}' takes unit {unit} at {span.begin_s:.6g} s, and '{earlier.job}' holds it until "
+                f"{earlier.end_s:.6g} s",
+                AGAIN,
+            )
+
+
+def _instant(seconds: float) -> float:
+    """Seconds that two spans may overlap at `seconds` of the timeline because of rounding."""
+    return max(INSTANT_S, 1e-5 * seconds)

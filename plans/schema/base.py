@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import PydanticCustomError
 
+from ...rounds.round_spec import Mode as Mode
 from ..yaml.fault_lines import NAME_PATTERN
 
 MOST_PROMPTS_PER_STEP = 131_072

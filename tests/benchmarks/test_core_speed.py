@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from rlplan.benchmarks.coexecution.alone_run import read_alone
 from rlplan.benchmarks.coexecution.core_speed import CoreSpeed, computed_s
+from rlplan.benchmarks.coexecution.group_runs import read_alone
 from rlplan.traces.run_log import TRACE
 from rlplan.traces.trace import TraceWriter
 

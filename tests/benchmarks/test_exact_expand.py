@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.benchmarks.drafts.exact_expand import expand, mend_expand
+from rlplan.benchmarks.drafts.drafting_engine import expand, mend_expand
 
 
 @given(

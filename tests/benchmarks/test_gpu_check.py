@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 
 from rlplan.benchmarks.gpu_check import decode_part, pack
-from rlplan.benchmarks.gpu_check.command_parts import ROOT, JsonLines, Parts, Told, end_of, merged, run_parts
-from rlplan.benchmarks.gpu_check.group_check import job_figures
-from rlplan.benchmarks.gpu_check.plans_part import execute_figures, stand_in
+from rlplan.benchmarks.gpu_check.plans_part import (
+    ROOT,
+    JsonLines,
+    Parts,
+    Told,
+    end_of,
+    execute_figures,
+    job_figures,
+    merged,
+    run_parts,
+    stand_in,
+)
 from rlplan.benchmarks.gpu_check.random_policy import (
     SHAPES,
     SPECIAL,

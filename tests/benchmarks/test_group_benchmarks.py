@@ -9,21 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.benchmarks import joint, rollmux_workloads
-from rlplan.benchmarks.rollmux.baseline_placers import Colocated
-from rlplan.benchmarks.rollmux.curve import Stay, read_curve, stays
-from rlplan.benchmarks.rollmux.durations import Drift, response_tokens, spread
-from rlplan.benchmarks.rollmux.fluid import fluid_bound
 from rlplan.benchmarks.rollmux.published_jobs import (
     NODE_TYPES,
     TRAIN,
     WORKLOADS,
     Arrival,
+    Drift,
+    Stay,
     arrivals,
+    fluid_bound,
     footprint_bytes,
     job_of,
+    read_curve,
+    response_tokens,
+    spread,
+    stays,
     without_spill,
 )
-from rlplan.benchmarks.rollmux.replay import Account, replay
+from rlplan.benchmarks.rollmux.replay import Account, Colocated, replay
 from rlplan.planner.groups.choose.placers import Algorithm1, SoloD
 from rlplan.planner.groups.inputs.group_model import GroupJob, GroupsState, NodeType, PhasesPoint, PhaseWay, Rules
 from rlplan.planner.groups.inputs.workload_jobs import Problem

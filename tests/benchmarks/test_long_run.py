@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.headlines.long_run import PROMPT_TOKENS, World, rollout_s
+from benchmarks.headlines.pairs import PROMPT_TOKENS, World, rollout_s
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.costs.update_costs import TrainCost

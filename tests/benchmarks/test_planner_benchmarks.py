@@ -18,8 +18,7 @@ from rlplan.benchmarks import (
 )
 from rlplan.benchmarks.decode_fit import AXES, axis_values
 from rlplan.benchmarks.headlines.solved import MODELS, JobKind, Outcome, figures_of, job_kinds, outcome_of
-from rlplan.benchmarks.length_holdout import Rule, groups_of, observed
-from rlplan.benchmarks.prompt_history import drift_factor, fit_history
+from rlplan.benchmarks.length_model_error import Rule, drift_factor, fit_history, groups_of, observed
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.lengths.length_fit import fit_drift
 from rlplan.planner.search_inputs import SolveOptions, prepare

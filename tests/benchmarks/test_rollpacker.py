@@ -5,12 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.benchmarks.rollpacker import sensitivity
-from rlplan.benchmarks.rollpacker.case import Case, RoundPhases, read_case, round_phases
-from rlplan.benchmarks.rollpacker.cycle import ablation
-from rlplan.benchmarks.rollpacker.published_figures import Figures
-from rlplan.benchmarks.rollpacker.quotas import Operated, OperatingPoint, QuotaRound
-from rlplan.benchmarks.rollpacker.sensitivity import PLAIN, Calibrated, Sweep, rmse
+from rlplan.benchmarks.rollpacker import quotas
+from rlplan.benchmarks.rollpacker.case import Case, Figures, RoundPhases, read_case, round_phases
+from rlplan.benchmarks.rollpacker.quotas import (
+    PLAIN,
+    Calibrated,
+    Operated,
+    OperatingPoint,
+    QuotaRound,
+    Sweep,
+    ablation,
+    rmse,
+)
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError
@@ -77,12 +83,12 @@ def test_what_is_not_at_hand_is_said_in_one_line(tmp_path, figures):
 
 @pytest.mark.parametrize("name", ["7B", "14B", "32B"])
 def test_the_shipped_cases_load(name):
-    path = Path(sensitivity.__file__).with_name(f"{name}.yaml")
+    path = Path(quotas.__file__).with_name(f"{name}.yaml")
     assert read_case(path).model.endswith(name)
 
 
 def test_calibration_finds_what_the_published_seconds_were_made_with(figures, monkeypatch):
-    monkeypatch.setattr(sensitivity, "_ROUNDS", 60)
+    monkeypatch.setattr(quotas, "_ROUNDS", 60)
     sweep = Sweep([figures.cdf("math")], engine(), 24, 8, 16384)
     true = Calibrated(rho=0.35, overhead_s=6.0, factor=1.7)
     settings = [PLAIN, (1.0, 1.25), (1.0, 1.5), (1.25, 1.0), (1.25, 1.25)]

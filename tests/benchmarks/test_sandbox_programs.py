@@ -4,8 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from rlplan.benchmarks.sandbox.__main__ import PACKAGES, RIGHT, _controls, _tried
-from rlplan.benchmarks.sandbox.host import Host
+from rlplan.benchmarks.sandbox.__main__ import PACKAGES, RIGHT, Host, _controls, _tried
 from rlplan.benchmarks.sandbox.programs import FORMS, PROGRAMS, TESTS, WRONG, Program
 from rlplan.executor.rewards.sandbox.warm_sandbox import WarmSandbox
 from rlplan.plans.answers.code_tests import code_tests

@@ -7,10 +7,8 @@ import json
 import pytest
 
 from benchmarks.suite import __main__ as figures
-from benchmarks.suite.changed import concerned
-from benchmarks.suite.imports import distances, import_graph
-from benchmarks.suite.mutants import caught_by, room_tests
-from benchmarks.suite.mutations import draw, mutations
+from benchmarks.suite.changed import concerned, distances, import_graph
+from benchmarks.suite.mutants import caught_by, draw, mutations, room_tests
 from rlplan.plans.yaml.errors import InputError
 
 SOURCE = '''\

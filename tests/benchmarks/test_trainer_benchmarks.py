@@ -18,12 +18,11 @@ import torch
 
 from rlplan.benchmarks import trainer_speed, trl_peer
 from rlplan.benchmarks.accelerate_peer import padded_batches, padding_share
-from rlplan.benchmarks.faults.campaign import draw
-from rlplan.benchmarks.faults.injectors import INJECTORS
+from rlplan.benchmarks.faults.campaign import INJECTORS, draw
 from rlplan.benchmarks.faults.verdict import off_policy, trained
 from rlplan.benchmarks.faults.verdict import wrong as wrong_faults
 from rlplan.benchmarks.layout_runs import Kill, compare_samples, compare_weights, lost_steps, ranks_of, wrong
-from rlplan.benchmarks.streamed_gradients import gradient_max_diff
+from rlplan.benchmarks.streaming import gradient_max_diff
 from rlplan.executor.trainer.trainer_group import TrainerGroup
 from rlplan.plans.yaml.errors import InputError
 

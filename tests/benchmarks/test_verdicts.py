@@ -1,19 +1,19 @@
 """The tables of cases are judged as they say, and the data sets beside them are what they claim to be."""
 
 import ast
-import importlib
 import json
 import random
 
 import pytest
 
-from rlplan.benchmarks.verdicts import code, datasets, read_cases, training
+from rlplan.benchmarks.verdicts import datasets, read_cases, tables, training
+from rlplan.benchmarks.verdicts.__main__ import TABLES
 from rlplan.executor.rewards.kinds.code_reward import CodeReward
 
 
 @pytest.mark.parametrize("table", ["code", "math", "models"])
 def test_every_case_of_the_table_is_judged_right(table):
-    cases, wrong = importlib.import_module(f"rlplan.benchmarks.verdicts.{table}").wrong_cases()
+    cases, wrong = TABLES[table]()
     assert wrong == []
     assert cases >= {"code": 120, "math": 240, "models": 36}[table]
 
@@ -26,8 +26,8 @@ def test_cases_of_code_are_named_once_and_have_a_source():
 
 def test_a_case_that_is_judged_wrongly_is_told(monkeypatch):
     right, *_ = [case for case in read_cases("code") if case["expect"] == 1]
-    monkeypatch.setattr(code, "read_cases", lambda _: [right, right | {"expect": 0}, right | {"expect": "refused"}])
-    cases, (first, second) = code.wrong_cases()
+    monkeypatch.setattr(tables, "read_cases", lambda _: [right, right | {"expect": 0}, right | {"expect": "refused"}])
+    cases, (first, second) = tables.wrong_code_cases()
     assert cases == 3
     assert f"{right['case']}: 1.0 where 0 is right" in first
     assert "where refused is right" in second

@@ -13,7 +13,7 @@ from rlplan.executor.processes.supervision import Supervisor
 from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.executor.rollout.round_samples import Progress, RolloutResult, RolloutSample
 from rlplan.executor.run import TrainingRun
-from rlplan.executor.trainer.saved_state import write_manifest
+from rlplan.executor.trainer.manifest import write_manifest
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.executor.weight_sync import WeightSync
 from rlplan.executor.weights.transfer import tensor_checksum

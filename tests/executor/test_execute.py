@@ -128,7 +128,7 @@ def test_a_run_loses_nothing_by_sigkill_and_sigint(job_dir, tmp_path, execute, c
     assert execute(job_dir / "plan.yaml", "--out", out, "--steps", done + 3, "--resume") == 0
     assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["finished"] is True
     run = check_run(out, done + 3)
-    assert run.resumes == 2
+    assert run.log.resumes == 2
     check_turns(out)
     assert list((out / "tensorboard").glob("events.*"))
 

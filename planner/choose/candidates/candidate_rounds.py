@@ -1,4 +1,5 @@
-"""Candidate short rounds: how many prompts and samples they issue, and the limits of over-issue and of the data.
+"""Candidate rounds: how many prompts and samples short and long rounds issue, where mode exact cuts short ones, and the
+limits of over-issue and of the data.
 
 Over-issue makes a round fast, because it need not wait for its slowest groups, and it wastes what the others decode.
 Time per trained sample does not show the waste as long as decoding is bound by memory, so the job limits it

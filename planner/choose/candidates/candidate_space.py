@@ -350,7 +350,7 @@ def enumerate_space(
     pool: str | None = None,
 ) -> Space:
     """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
-    Unplannable (job_limits.py) for a job or a pool that is refused at once.
+    Unplannable (pool_choice.py) for a job or a pool that is refused at once.
 
     `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
     many as any round wants; rounds that want more are left out. `for_any`: also what only other frameworks than `rlplan

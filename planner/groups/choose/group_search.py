@@ -33,7 +33,7 @@ from .pricing import PricedGroup, Pricing, connected, group_of, placement_table,
 # - `Relaxation`: the linear program that grows by columns; its duals price jobs and nodes. It is stated in highspy
 # itself, because PuLP builds a new model for each solve: with highspy an added column keeps the basis, and the next
 # solve takes a few simplex steps instead of all. It is the one model of the planner that is not stated in PuLP. -
-# `choose`: the integer program, in PuLP (planner/highs.py has the solver discipline).
+# `choose`: the integer program, in PuLP (planner/choose/highs.py has the solver discipline).
 
 SHORT_USD_PER_HOUR = 1e5
 """Price of a node beyond a pool's limit, far above any node's, so that a plan short of nodes says how many."""

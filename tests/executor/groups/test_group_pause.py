@@ -44,7 +44,7 @@ def test_urgent_rollouts_pause_others_which_lose_nothing(groups, tiny_model, tmp
     executed(groups, STEPS, out, "--group", "g1")
     assert check_turns(out / TURNS) > 0
     log = [all_steps(out / name, STEPS) for name in ("urgent", "patient")][1]
-    assert {step["trained_samples"] for step in log.steps[:STEPS]} == {PATIENT["prompts"] * PATIENT["samples"]}
+    assert {step.trained_samples for step in log.steps[:STEPS]} == {PATIENT["prompts"] * PATIENT["samples"]}
     told = [event for event in log.events if event["event"] == "units"]
     paused = [event for event in told if any(not names for _, names in event["changes"])]
     assert max(event["paused_s"] for event in paused) > 0 and sum(event["moved"] for event in paused) > 0

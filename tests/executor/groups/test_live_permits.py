@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("ray")
 
-from benchmarks.coexecution.fake_job import FakeTurn
-from benchmarks.coexecution.replay import RecordedMachine, journalled
+from benchmarks.coexecution.replay import FakeTurn, RecordedMachine, journalled
 from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns
 from rlplan.plans.yaml.errors import RunFailed

@@ -26,7 +26,7 @@ from rlplan.executor.records.checkpoints import (
     write_checkpoint,
 )
 from rlplan.executor.records.execution_folder import begin_folder, check_folder, holds_run, run_lock
-from rlplan.executor.trainer.saved_state import write_manifest
+from rlplan.executor.trainer.manifest import write_manifest
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
+from rlplan.executor.rollout.unit_change import EngineUnits
 from rlplan.plans.yaml.errors import RunFailed
+from rlplan.rounds.hand_over import HandOver
 from rlplan.rounds.permits.permit_events import Seat
 
 from ..engines.engine_fakes import until
@@ -289,3 +292,10 @@ async def test_a_tail_that_a_pause_met_is_said_again_afterwards(stage):
     stage.a.tail = tail
     check(await stage.round(permits=stage.a, during=during))
     assert len(said) == 2 and stage.words() == ["cleared", "tail"]
+
+
+def test_a_groups_tail_is_reached_at_the_workloads_share():
+    """However small the share: a round's own hand-over has a least share of a hundredth, a workload has none."""
+    where = EngineUnits({"a": frozenset({0}), "b": frozenset({1})}, keep=1, at_finished=0.001)
+    decision = HandOver(where.tail_of([SimpleNamespace(name="a"), SimpleNamespace(name="b")]), 4000, 2)
+    assert (decision.stay, decision.milestone) == (1, 4)

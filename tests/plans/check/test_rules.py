@@ -6,16 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlplan.plans.check import (
-    groups_fit,
-    plan_fit,
-    prediction_rules,
-    site_breaches,
-    solved_rules,
-)
-from rlplan.plans.check import (
-    plan_fit as resource_rules,
-)
+from rlplan.plans.check import plan_fit, prediction_rules, site_breaches, solved_rules
 from rlplan.plans.check.any_document import read_document
 from rlplan.plans.check.finding import Fault, located
 from rlplan.plans.check.rules import RULES, table
@@ -57,10 +48,10 @@ def of_job(values):
     plan, job = Plan.model_validate(made["plan"]), Job.model_validate(made["job"])
     cluster, limits = Cluster.model_validate(made["cluster"]), policy(values)
     yield from plan_fit.misfits(plan, cluster, job, MODEL)
-    yield from resource_rules.resource_faults(plan, cluster, job, MODEL)
-    yield from resource_rules.not_in_search(plan, job)
-    yield from resource_rules.over_issue_beyond(plan, job)
-    yield from resource_rules.pools_too_large(cluster)
+    yield from plan_fit.resource_faults(plan, cluster, job, MODEL)
+    yield from plan_fit.not_in_search(plan, job)
+    yield from plan_fit.over_issue_beyond(plan, job)
+    yield from plan_fit.pools_too_large(cluster)
     yield from prediction_rules.thin_trace(plan)
     yield from prediction_rules.length_faults(plan, job)
     yield from prediction_rules.bias_over_budget(plan)
@@ -84,9 +75,9 @@ FITS |= {f"{G}nodes.{index}.host_memory_bytes": 10**12 for index in (0, 1)}
 def of_groups(values):
     made = documents({**FITS, **values}, plan=GROUPS, workload=WORKLOAD, cluster=LAB)
     plan, cluster = GroupsPlan.model_validate(made["plan"]), Cluster.model_validate(made["cluster"])
-    yield from groups_fit.self_contradictions(plan)
-    yield from groups_fit.against_cluster(plan, cluster)
-    yield from groups_fit.against_workload(plan, Workload.model_validate(made["workload"]))
+    yield from prediction_rules.self_contradictions(plan)
+    yield from plan_fit.against_cluster(plan, cluster)
+    yield from plan_fit.against_workload(plan, Workload.model_validate(made["workload"]))
     yield from site_breaches.group_breaches(plan, policy(values))
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.benchmarks.brute_force import cheapest_groups, placements_of_all
+from rlplan.benchmarks.rollmux_workloads import cheapest_groups, placements_of_all
 from rlplan.planner.groups.choose.group_columns import job_placements
 from rlplan.planner.groups.choose.group_nodes import resident
 from rlplan.planner.groups.choose.group_program import solve_groups

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.benchmarks.rollmux.baseline_placers import MostIdle, Random
+from rlplan.benchmarks.rollmux.replay import MostIdle, Random
 from rlplan.planner.groups.choose.group_nodes import (
     depart_in_place,
     grow,

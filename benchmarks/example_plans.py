@@ -7,15 +7,17 @@ hold for this machine, and nothing here reads them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import rlplan.plans
 from rlplan.executor.example.write import write_example
 from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import solve
-from rlplan.plans.schema.cluster import load_cluster
-from rlplan.plans.schema.job import job_paths, load_job
+from rlplan.plans.schema.cluster import Cluster, load_cluster
+from rlplan.plans.schema.job import Job, job_paths, load_job
 from rlplan.plans.schema.plan import InputFile, Inputs, Plan, ProfileFile
 from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
 from rlplan.profiles.fitness import subject_digest
@@ -61,6 +63,37 @@ def shipped_plan(folder: Path, mode: Mode, judge: Judge | None = None) -> Plan:
     )
     trace = read_lengths(lengths, cap_tokens=cap)
     return solve(load_cluster(folder / "cluster.yaml"), job, profile, trace, inputs, SolveOptions(mode=mode)).plan
+
+
+def change_job(folder: Path, **keys: Any) -> None:
+    """Write the job in `folder` with these keys; a mapping's keys are added to those that are there."""
+    job = load_job(folder / "job.yaml").model_dump(mode="json")
+    for name, value in keys.items():
+        job[name] = job[name] | value if isinstance(value, Mapping) else value
+    dump(Job.model_validate(job), folder / "job.yaml")
+
+
+def change_pool(folder: Path, cores: int, engines: int, train_pool: bool = False) -> None:
+    """Write the cluster in `folder` with one node of so many cores, of which `engines` are accelerators; with
+    `train_pool` another pool `train` is the same."""
+    cluster = load_cluster(folder / "cluster.yaml").model_dump(mode="json")
+    pool = cluster["pools"]["main"] | {"nodes": 1, "cores": cores}
+    pool["accelerators"]["per_node"] = engines
+    cluster["pools"] = {"main": pool} | ({"train": pool} if train_pool else {})
+    dump(Cluster.model_validate(cluster), folder / "cluster.yaml")
+
+
+def cores_of(folder: Path) -> int:
+    """Cores of a node in `folder`, 2 at least."""
+    return max(2, load_cluster(folder / "cluster.yaml").pools["main"].cores)
+
+
+def write_document(folder: Path, name: str, document: dict[str, Any]) -> Path:
+    """Write a plan that was changed into `folder`, with the digests of its cluster and profile; returns its path."""
+    for part in ("cluster", "profile"):
+        document["inputs"][part]["sha256"] = sha256_file(folder / f"{part}.yaml")
+    dump(Plan.model_validate(document), folder / f"{name}.yaml")
+    return folder / f"{name}.yaml"
 
 
 def with_layout(plan: Plan) -> Plan:
