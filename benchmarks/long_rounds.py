@@ -30,7 +30,7 @@ from rlplan.planner.search_inputs import SolveOptions, prepare
 from rlplan.planner.simulate.columns.round_log import mean, standard_error
 from rlplan.profiles.length_tables import shipped_table
 from rlplan.profiles.library import library_profile
-from rlplan.profiles.scaled_profile import priced_as
+from rlplan.profiles.library.scaled_profile import priced_as
 
 from . import entry
 from .headlines.solved import JobKind, documents_of

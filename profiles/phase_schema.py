@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ..plans.facts.public_models import ARCHITECTURES, Architecture
 from ..plans.schema.base import NonNegative, Recompute, cross_error, is_empty, is_none, is_one, is_zero
 from ..plans.schema.levers import EngineLayout, UpdateLayout, copies_fault
+from .hardware import GPUS
 
 
 class ProfileModel(BaseModel):
@@ -212,6 +213,12 @@ class Train(ProfileModel):
 
 Scale = Annotated[float, Field(gt=0)]
 
+TRAIN_FACTORS = ("compute", "experts", "attention", "elements", "logits", "launch", "gather", "exchange", "step")
+"""What a training law has a factor on the seconds of (laws/train_law.py)."""
+
+MEMORY_FACTORS = ("activations", "rest")
+"""What it has a factor on the bytes of (laws/rank_memory.py)."""
+
 
 class TrainLaw(ProfileModel):
     """Costs of an update in any layout: seconds that data sheets give for this model, times fitted factors."""
@@ -260,13 +267,7 @@ class TrainLaw(ProfileModel):
 
     @model_validator(mode="after")
     def _is_whole(self) -> TrainLaw:
-        from .hardware import GPUS
-        from .laws.train_law import FACTORS
-
-        for field, names in (
-            ("factors", [factor.name for factor in FACTORS]),
-            ("memory_factors", ["activations", "rest"]),
-        ):
+        for field, names in (("factors", TRAIN_FACTORS), ("memory_factors", MEMORY_FACTORS)):
             lacking = [name for name in names if name not in getattr(self, field)]
             if lacking:
                 raise cross_error(f"lacks {', '.join(lacking)}; it has {', '.join(names)}, each a number", field)
@@ -295,6 +296,9 @@ def _sizes_fault(sizes: Mapping[str, int]) -> str | None:
 
 
 Ascending = Annotated[tuple[NonNegative, ...], Field(min_length=1, max_length=64)]
+
+MOST_EXECUTIONS = 32
+"""Most values that a distribution is fitted to: enough to show a share of 5% that hangs, few enough to review."""
 
 
 class RewardExecutions(ProfileModel):

@@ -21,11 +21,11 @@ from ...plans.schema.plan import Plan
 from ...plans.schema.planned_rounds import RoundRollout
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
-from ...profiles.fitness import less_memory
+from ...profiles.laws.suspicions import measured_update
 from ...profiles.laws.train_law import layout_faults
 from ...profiles.laws.train_layouts import physics_of
+from ...profiles.library.fitness import less_memory
 from ...profiles.profile_schema import Profile
-from ...profiles.suspicions import measured_update
 from ..costs.decode_costs import DecodeCost, engines_of, entry_of, least_kv_tokens
 from ..costs.draft_costs import draft_laws
 from ..costs.job_pools import JobPools

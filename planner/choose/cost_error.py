@@ -39,10 +39,10 @@ from ...plans.schema.levers import EngineLayout
 from ...plans.schema.predicted import StepNoise
 from ...plans.yaml.errors import InputError
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
+from ...profiles.laws.suspicions import measured_update
 from ...profiles.laws.train_error import law_error
 from ...profiles.phase_schema import Spread
 from ...profiles.profile_schema import Profile
-from ...profiles.suspicions import measured_update
 from ..costs.colocation import LINK_ERROR
 from ..costs.decode_costs import checks_of, entry_of
 from ..costs.update_costs import TrainCost

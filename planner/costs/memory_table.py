@@ -54,10 +54,10 @@ from ...profiles.laws.rank_memory import (
     MOMENT_BYTES,
     UTILISATION,
 )
+from ...profiles.laws.suspicions import measured_update
 from ...profiles.laws.train_layouts import MEMORY_SHARE, fitted_memory, train_physics, trained_parameters
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile
-from ...profiles.suspicions import measured_update
 from ...rounds.device_ledger import (
     KV_CACHE,
     MOMENTS,

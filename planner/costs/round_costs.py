@@ -14,8 +14,8 @@ from ...plans.schema.planned_job import PlannedJob
 from ...plans.schema.planned_rounds import LongRound, RoundRollout, ShortRound
 from ...plans.yaml.errors import InputError
 from ...profiles.judge_schema import Judge
+from ...profiles.laws.suspicions import measured_update
 from ...profiles.profile_schema import Profile
-from ...profiles.suspicions import measured_update
 from .colocation import sleep_and_wake_s
 from .decode_costs import ChangeCost, DecodeCost, beside_training, engines_of, layout_cost
 from .draft_costs import drafted_as_planned, drafted_like

@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Any
 
 from ...plans.schema.levers import UpdateLayout
+from ...profiles.laws.suspicions import measured_updates
 from ...profiles.laws.train_law import fits_heads
 from ...profiles.laws.train_layouts import RECOMPUTES, SIZES, peak_bytes, physics_of, train_layouts
 from ...profiles.phase_schema import Train, TrainLaw
 from ...profiles.profile_schema import Profile
-from ...profiles.suspicions import measured_updates
 from .colocation import state_moves_s
 
 Allowed = Mapping[str, Sequence[Any]]

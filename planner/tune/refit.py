@@ -31,10 +31,10 @@ from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ...plans.schema.planned_rounds import RoundRollout
 from ...profiles.judge_schema import Judge
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
+from ...profiles.laws.suspicions import measured_update
 from ...profiles.laws.train_law import FACTORS, STEP_S
 from ...profiles.phase_schema import Reward, Train, TrainLaw
 from ...profiles.profile_schema import Profile, RoundCheck
-from ...profiles.suspicions import measured_update
 from ..costs.decode_costs import decode_cost, entry_of
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts, round_costs, scoring

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from ...plans.facts.public_models import Architecture
 from ...plans.schema.levers import UpdateLayout
 from ..hardware import Gpu
+from ..phase_schema import TRAIN_FACTORS
 from .factor_fit import Factor
 from .rank_memory import GRADIENT_BYTES, MOMENT_BYTES, rank_parameters, token_bytes, vocabulary_parameters
 
@@ -47,17 +48,8 @@ replica's work, summed over micro-batches, exceeds the mean replica's by 0.03, 0
 with 2, 4, 8, 16 and 64 replicas, and by two to four times that where attention costs as in a model of 0.6B.
 """
 
-FACTORS: tuple[Factor, ...] = (
-    Factor("compute", 0.5, 0.3),
-    Factor("experts", 0.5, 0.5),
-    Factor("attention", 0.6, 0.4),
-    Factor("elements", 0.3, 0.5),
-    Factor("logits", 0.3, 0.5),
-    Factor("launch", 0.0, 0.7),
-    Factor("gather", -1.0, 0.8),
-    Factor("exchange", 0.3, 0.5),
-    Factor("step", 0.0, 0.8),
-)
+_PRIORS = ((0.5, 0.3), (0.5, 0.5), (0.6, 0.4), (0.3, 0.5), (0.3, 0.5), (0.0, 0.7), (-1.0, 0.8), (0.3, 0.5), (0.0, 0.8))
+FACTORS = tuple(Factor(name, *prior) for name, prior in zip(TRAIN_FACTORS, _PRIORS, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

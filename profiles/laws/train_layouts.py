@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...plans.facts.device_shares import PLANNED_SHARE
 from ...plans.schema.base import Recompute
 from ...plans.schema.levers import UpdateLayout
+from ..hardware import GPUS
 from ..phase_schema import TrainLaw
 from ..profile_schema import Profile
 from .rank_memory import TrainMemory, rank_parameters, train_memory
@@ -33,8 +34,6 @@ def physics_of(law: TrainLaw) -> TrainPhysics:
 
 
 def _physics_of(law: TrainLaw) -> TrainPhysics:
-    from ..hardware import GPUS
-
     shape = law.shape
     if shape is None or law.accelerator not in GPUS:
         raise ValueError(f"train_law names {law.model} on {law.accelerator}; the tables do not have both")

@@ -17,9 +17,9 @@ from ....plans.schema.job import Job
 from ....plans.schema.levers import EngineLayout, RewardJudge, UpdateLayout
 from ....plans.schema.planned_job import PlannedJob
 from ....plans.yaml.errors import Infeasible
+from ....profiles.laws.suspicions import measured_updates
 from ....profiles.laws.train_layouts import MEMORY_SHARE, RECOMPUTES, physics_of
 from ....profiles.profile_schema import Profile
-from ....profiles.suspicions import measured_updates
 from ....rounds.hand_over import free_replicas
 from ....rounds.round_spec import Mode
 from ...costs.colocation import MAP_BYTES_PER_S, sleep_and_wake_s, turns_known

@@ -9,7 +9,7 @@ from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
 from ....plans.schema.levers import EngineLayout, RewardJudge
 from ....plans.yaml.errors import Infeasible
-from ....profiles.fitness import less_memory
+from ....profiles.library.fitness import less_memory
 from ....profiles.profile_schema import Profile
 from ...costs.decode_costs import DecodeCost, engines_of, layout_cost
 from ...costs.memory_table import JobMemory, engines_on_host

@@ -6,11 +6,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from ..plans.check.finding import Fault
-from ..plans.facts.plan_text import update_text
-from ..plans.phrases.numbers import count, digits, percent, seconds
-from ..plans.schema.levers import UpdateLayout
-from .laws.hardware_peaks import (
+from ...plans.check.finding import Fault
+from ...plans.facts.plan_text import update_text
+from ...plans.phrases.numbers import count, digits, percent, seconds
+from ...plans.schema.levers import UpdateLayout
+from ..phase_schema import Rollout, Train
+from ..profile_schema import Profile
+from .hardware_peaks import (
     SAMPLE_SHARE,
     DecodeNeeds,
     Peaks,
@@ -22,8 +24,6 @@ from .laws.hardware_peaks import (
     whole_update,
     work_of,
 )
-from .phase_schema import Rollout, Train
-from .profile_schema import Profile
 
 SLOW_UPDATE = 0.15
 """MFU below which an update is slow: half of what is usual, since trainers of dense models reach 0.3 to 0.5 (PaLM,

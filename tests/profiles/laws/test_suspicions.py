@@ -6,12 +6,12 @@ import pytest
 
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.profiles.laws.hardware_peaks import DecodeNeeds, decoding_points, peaks_of, shape_of_policy, work_of
+from rlplan.profiles.laws.suspicions import measured_updates, suspicions, wrong_order
 from rlplan.profiles.library import library_names, library_profile
 from rlplan.profiles.phase_schema import DecodePoint, Train
 from rlplan.profiles.profile_schema import Machine, Profile
-from rlplan.profiles.suspicions import measured_updates, suspicions, wrong_order
 
-from ..planner.conftest import rollout, small_profile
+from ...planner.conftest import rollout, small_profile
 
 H100 = Machine(accelerator="NVIDIA-H100-80GB-HBM3", kind="cuda", accelerators=1, cores=16, host_memory_bytes=10**11)
 
