@@ -259,11 +259,11 @@ class TrainLaw(ProfileModel):
     source: str = Field(description="Key of the profile's `sources`")
 
     @property
-    def shape(self) -> Architecture | None:
-        """The model's shape: its own, else the table's; None of a model that is in no table."""
+    def shape(self) -> Architecture:
+        """The model's shape: its own, else the table's."""
         if self.architecture:
             return Architecture(self.model, **self.architecture)  # type: ignore[arg-type]
-        return next((a for a in ARCHITECTURES if a.name == self.model), None)
+        return next(a for a in ARCHITECTURES if a.name == self.model)
 
     @model_validator(mode="after")
     def _is_whole(self) -> TrainLaw:

@@ -23,7 +23,6 @@ from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.laws.suspicions import measured_update
 from ...profiles.laws.train_law import layout_faults
-from ...profiles.laws.train_layouts import physics_of
 from ...profiles.library.fitness import less_memory
 from ...profiles.profile_schema import Profile
 from ..costs.decode_costs import DecodeCost, engines_of, entry_of, least_kv_tokens
@@ -141,10 +140,7 @@ def _shape(profile: Profile, model: Architecture | None, pool: Pool | None) -> t
     """(the model's shape where it is known and not guessed, accelerators of a node, among which tensor ranks stay)."""
     per_node = pool.accelerators.per_node if pool is not None else 4096
     if profile.train_law is not None:
-        try:
-            return physics_of(profile.train_law).architecture, profile.train_law.accelerators_per_node
-        except ValueError:
-            return None, per_node  # pricing the update says so
+        return profile.train_law.shape, profile.train_law.accelerators_per_node
     return (None if model is None or model.guessed else model), per_node
 
 

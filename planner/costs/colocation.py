@@ -29,9 +29,9 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.levers import UpdateLayout
 from ...profiles.hardware import GPUS, Gpu, gpu_of
 from ...profiles.laws.rank_memory import MASTER_BYTES, STATE_BYTES
-from ...profiles.laws.train_layouts import train_physics, trained_parameters
+from ...profiles.laws.train_layouts import train_physics
 from ...profiles.profile_schema import Profile
-from .memory_table import DeviceMemory, Engines, device_bytes
+from .memory_table import DeviceMemory, Engines, device_bytes, trained_parameters
 
 LINK_ERROR = 0.35
 """Relative standard deviation of `HOST_LINK_SHARE`: the logarithm of sqrt(2), by which both measurements differ from
@@ -91,7 +91,7 @@ def state_moves_s(profile: Profile, layout: UpdateLayout) -> float:
     By the law, whether they stay is told by the data sheet of the law's GPU, as its other seconds are.
     """
     measured = [entry.moves_s for entry in profile.train if entry.layout == layout and entry.moves_s is not None]
-    physics = train_physics(profile)
+    physics = train_physics(profile.train_law)
     if measured or physics is None:
         return measured[0] if measured else 0.0
     device = DeviceMemory(profile, physics.gpu.memory_bytes)

@@ -12,7 +12,6 @@ import numpy as np
 from ...plans.schema.levers import EngineLayout, RoundBalance, RoundHandOver, RoundPrefix, RoundTail, UpdateLayout
 from ...profiles.draft_schema import DraftLaw
 from ...profiles.laws.sync_law import tensors
-from ...profiles.laws.train_layouts import train_physics
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile, RoundCheck
 from ...rounds.balancing.placement import BLOCK_TOKENS
@@ -375,9 +374,9 @@ def _travel(profile: Profile, pools: JobPools, engines: EngineLayout, constant_s
         return None
     if profile.provenance == "measured" and not pools.apart:
         return None
-    physics = train_physics(profile)
+    law = profile.train_law
     size_bytes = SENT_BYTES[profile.machine.kind] * profile.model_parameters
-    return Travel(pools, engines, size_bytes, constant_s, None if physics is None else tensors(physics.architecture))
+    return Travel(pools, engines, size_bytes, constant_s, None if law is None else tensors(law.shape))
 
 
 def beside_training(cost: DecodeCost, alone: DecodeCost | None, stay: int) -> DecodeCost:

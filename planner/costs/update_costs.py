@@ -11,7 +11,7 @@ from typing import Any
 from ...plans.schema.levers import UpdateLayout
 from ...profiles.laws.suspicions import measured_updates
 from ...profiles.laws.train_law import fits_heads
-from ...profiles.laws.train_layouts import RECOMPUTES, SIZES, peak_bytes, physics_of, train_layouts
+from ...profiles.laws.train_layouts import RECOMPUTES, SIZES, fitted_memory, physics_of, train_layouts
 from ...profiles.phase_schema import Train, TrainLaw
 from ...profiles.profile_schema import Profile
 from .colocation import state_moves_s
@@ -96,7 +96,7 @@ def train_cost_in(profile: Profile, layout: UpdateLayout, apart: bool = False) -
         step_s=update.step_s + moves_s,
         per_token_s=update.per_token_s,
         per_token_squared_s=update.per_token_squared_s,
-        peak_bytes=peak_bytes(physics, layout, train_law.memory_factors),
+        peak_bytes=fitted_memory(train_law, layout).peak_bytes,
         per_sample_s=update.per_sample_s,
         host_link_s=physics.moments_s(layout) + moves_s,
         moves_s=moves_s,
@@ -164,10 +164,10 @@ def least_peak(
         allowed: values of the keys of a layout that are considered.
         runs: which of these layouts are candidates.
     """
-    physics, per_node = physics_of(train_law), train_law.accelerators_per_node
+    shape, per_node = train_law.shape, train_law.accelerators_per_node
     values: dict[str, Sequence[Any]] = {
         **dict.fromkeys(("tp", "pp", "cp", "sp"), SIZES),
-        "ep": SIZES if physics.architecture.experts else (1,),
+        "ep": SIZES if shape.experts else (1,),
         "recompute": RECOMPUTES,
         "offload": (False, True),
         **allowed,
@@ -179,6 +179,6 @@ def least_peak(
         if accelerators % replica.replica:
             continue
         layout = replica.model_copy(update={"dp": accelerators // replica.replica})
-        if fits_heads(physics.architecture, layout, per_node) is None and runs(layout):
-            peaks.append(peak_bytes(physics, layout, train_law.memory_factors))
+        if fits_heads(shape, layout, per_node) is None and runs(layout):
+            peaks.append(fitted_memory(train_law, layout).peak_bytes)
     return min(peaks, default=None)

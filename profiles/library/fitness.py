@@ -74,7 +74,7 @@ def other_model(profile: Profile, job: Job, folder: Path | None) -> Unfit | None
     it can, or where that model's shape is not known and its name gives no other size."""
     law = profile.train_law
     known = policy_shape(job.model.path, folder) or architecture_of(job.model.path)
-    if law is None or law.shape is None or known is None:
+    if law is None or known is None:
         return None
     fault = scaling_fault(law, law.shape, known, job.model.path)
     return None if fault is None else Unfit("profile-of-other-model", fault, "take the profile of that model")

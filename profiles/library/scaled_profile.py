@@ -87,7 +87,7 @@ def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
     `folder`: of the job's model, if it is on this machine.
     """
     law = profile.train_law
-    if profile.provenance == "measured" or law is None or law.shape is None:
+    if profile.provenance == "measured" or law is None:
         return profile
     old, new = law.shape, policy_shape(job.model.path, folder)
     if new is None:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlplan.plans.facts.device_shares import PLANNED_SHARE
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.rank_memory import kv_capacity_tokens, rank_parameters, train_memory, vocabulary_parameters
 from rlplan.profiles.laws.train_law import FILL, IMBALANCE, TrainerKind, TrainPhysics, fits_heads
-from rlplan.profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, train_layouts
+from rlplan.profiles.laws.train_layouts import fitted_memory, train_layouts
 
 from ..public_laws import neutral, train_law, update_layout
 
@@ -231,12 +232,12 @@ def test_layouts_come_in_each_way_to_save_memory_that_fits():
     law = train_law("Qwen2.5-32B")
     found = list(train_layouts(law, 16, (16384, 8192)))
     assert found and len(set(found)) == len(found)
-    p, limit = physics("Qwen2.5-32B"), MEMORY_SHARE * GPUS["H100"].memory_bytes
+    limit = PLANNED_SHARE * GPUS["H100"].memory_bytes
     for layout in found:
         assert layout.accelerators == 16
         for recompute, offload in itertools.product(("none", "selective", "full"), (False, True)):
             other = layout.model_copy(update={"recompute": recompute, "offload": offload})
-            assert (other in found) is (peak_bytes(p, other, law.memory_factors) <= limit)
+            assert (other in found) is (fitted_memory(law, other).peak_bytes <= limit)
     assert len({(layout.recompute, layout.offload) for layout in found}) > 3
     assert not list(train_layouts(law, 1, (16384,)))
     assert {layout.pp for layout in train_layouts(law, 16, (16384,), pp=(1,))} == {1}
