@@ -34,7 +34,6 @@ class TrainCost:
     """One update in one layout: seconds, per token (prompts included), per sum over samples of squared tokens.
 
     Attributes:
-        per_sample_s: more per sample, where samples are padded instead of packed.
         peak_bytes: accelerator memory of a rank; 0: not known.
         host_link_s: of `step_s`, what a law takes for states that move between GPU and host memory.
         moves_s: of `step_s`, states that make room for engines and come back.
@@ -46,7 +45,6 @@ class TrainCost:
     per_token_s: float
     per_token_squared_s: float
     peak_bytes: int = 0
-    per_sample_s: float = 0
     host_link_s: float = 0
     moves_s: float = 0
     early: bool = True
@@ -57,10 +55,9 @@ class TrainCost:
         law_s = self.host_link_s + more_s if self.host_link_s else 0.0
         return replace(self, step_s=self.step_s + more_s, host_link_s=law_s, moves_s=moves_s)
 
-    def update_s(self, tokens: float, squared_tokens: float, samples: float = 0) -> float:
-        """Seconds of an update on samples with these sums; `samples` only matters where samples are padded."""
-        linear = self.per_token_s * tokens + self.per_token_squared_s * squared_tokens
-        return self.step_s + linear + self.per_sample_s * samples
+    def update_s(self, tokens: float, squared_tokens: float) -> float:
+        """Seconds of an update on samples with these sums."""
+        return self.step_s + (self.per_token_s * tokens + self.per_token_squared_s * squared_tokens)
 
 
 def train_cost(train: Train, apart: bool = False) -> TrainCost:
@@ -97,7 +94,6 @@ def train_cost_in(profile: Profile, layout: UpdateLayout, apart: bool = False) -
         per_token_s=update.per_token_s,
         per_token_squared_s=update.per_token_squared_s,
         peak_bytes=fitted_memory(train_law, layout).peak_bytes,
-        per_sample_s=update.per_sample_s,
         host_link_s=physics.moments_s(layout) + moves_s,
         moves_s=moves_s,
     )

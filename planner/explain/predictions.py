@@ -200,7 +200,7 @@ def _speed(
     # Two micro-batches of each replica tell as much as a whole update.
     most = max(1, round(2 * layout.dp * layout.micro_batch_tokens / sum(tokens)))
     groups = min(groups, most)
-    seconds = short.train.update_s(groups * sum(tokens), groups * sum(t * t for t in tokens), groups * group_size)
+    seconds = short.train.update_s(groups * sum(tokens), groups * sum(t * t for t in tokens))
     return PredictedSpeed(
         decode=tuple(
             DecodeSpeed(sequences=p.sequences, kv_tokens=p.kv_tokens / p.sequences, step_s=p.step_s)

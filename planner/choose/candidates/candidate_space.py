@@ -157,7 +157,7 @@ class _Rivals:
     """Compares each of many updates with all others; in arrays, since a training law gives thousands of updates."""
 
     def __init__(self, costs: Sequence[TrainCost], host: HostBytes) -> None:
-        terms = [(c.step_s, c.per_token_s, c.per_token_squared_s, c.per_sample_s, *host.get(c, ())) for c in costs]
+        terms = [(c.step_s, c.per_token_s, c.per_token_squared_s, *host.get(c, ())) for c in costs]
         self._terms = np.array(terms, dtype=np.float64)
         self._above = self._terms * (1 + ROUNDING)
         self._complexity = np.array([_complexity(cost.layout) for cost in costs])
