@@ -123,7 +123,7 @@ class Loads:
             share = rule.long_share or max(0.0, 1.0 - target / max(rule.prompts, 1))
             (limit,) = model.group_max_quantiles(size, (1.0 - share,))
             return self.of_groups(whole, self.cap_tokens, limit - 1)
-        long = 1.0 - (1.0 - model.share_beyond(rule.cutoff_tokens)) ** size
+        long = 1.0 - model.groups_within(rule.cutoff_tokens, size)
         # Of a prompt that is put off: a wave of draws begins when all before it were short (most_draws_at_once).
         weights, drawn, beside = long / max(long.sum(), 1e-12), key.copies, float(key.copies)
         while drawn < MAX_DRAWS:
