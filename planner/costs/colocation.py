@@ -55,11 +55,6 @@ def shares_gpus(profile: Profile) -> bool:
     return profile.machine.kind == "cuda" and profile.provenance != "measured"
 
 
-def host_bytes_per_s(gpu: Gpu) -> float:
-    """Bytes a second at which weights and optimizer states move between a GPU and host memory."""
-    return gpu.host_copy_bytes_per_s
-
-
 def turns_known(profile: Profile) -> bool:
     """Whether seconds of turns on shared GPUs are known, by data sheets or as measured."""
     return shares_gpus(profile) or any(entry.wake_s is not None for entry in profile.rollout)
@@ -76,7 +71,7 @@ def sleep_and_wake_s(profile: Profile, tp: int) -> float:
         return (entry.sleep_s or 0.0) + (entry.wake_s or 0.0)
     device = DeviceMemory(profile, _gpu(profile).memory_bytes)
     moves, _ = device.step(device.engine(Engines(entry, entry.layout)))
-    link_s = sum(move.link_bytes for move in moves) / host_bytes_per_s(_gpu(profile))
+    link_s = sum(move.link_bytes for move in moves) / _gpu(profile).host_copy_bytes_per_s
     return link_s + sum(move.mapped_bytes for move in moves) / MAP_BYTES_PER_S
 
 
@@ -96,7 +91,7 @@ def state_moves_s(profile: Profile, layout: UpdateLayout) -> float:
         return measured[0] if measured else 0.0
     device = DeviceMemory(profile, physics.gpu.memory_bytes)
     moves, _ = device.step(trainer=device.trainer(layout))
-    return sum(move.link_bytes for move in moves) / host_bytes_per_s(physics.gpu)
+    return sum(move.link_bytes for move in moves) / physics.gpu.host_copy_bytes_per_s
 
 
 def staging_s(profile: Profile, layout: UpdateLayout) -> float:
@@ -106,7 +101,7 @@ def staging_s(profile: Profile, layout: UpdateLayout) -> float:
     """
     on_cpu = profile.machine.kind != "cuda"
     device_bytes = 0 if on_cpu else MASTER_BYTES if layout.offload else STATE_BYTES
-    link_s = device_bytes / host_bytes_per_s(_gpu(profile))
+    link_s = device_bytes / _gpu(profile).host_copy_bytes_per_s
     return (link_s + (STATE_BYTES - device_bytes) / HOST_COPY_BYTES_PER_S) * trained_parameters(profile, layout)
 
 

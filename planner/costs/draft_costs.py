@@ -61,12 +61,11 @@ def draft_lengths(measured: ProfiledDrafts | None, allowed: SearchDrafts | None)
     return tuple(sorted({most, *(2**power for power in range(1, 8) if 2**power < most)}))
 
 
-def worthwhile(cost: DecodeCost, law: DraftLaw, tokens: int, kv_tokens: float = 0.0) -> int:
-    """The largest batch, of sequences with `kv_tokens` each, that drafts make faster; 0 if none."""
+def worthwhile(cost: DecodeCost, law: DraftLaw, tokens: int) -> int:
+    """The largest batch that drafts make faster without any KV, which is read once a step; 0 if none."""
     for sequences in range(cost.max_sequences, 0, -1):
         step_s, emitted = cost.drafted_step(law, tokens, sequences)
-        kv_s = cost.kv_s(sequences) * sequences * kv_tokens
-        if step_s + kv_s < (cost.base_s(sequences) + kv_s) * emitted:
+        if step_s < cost.base_s(sequences) * emitted:
             return sequences
     return 0
 

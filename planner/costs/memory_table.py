@@ -41,7 +41,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ...plans.facts.device_shares import ASLEEP_SHARE, PLANNED_SHARE, SLACK_SHARE
 from ...plans.phrases.numbers import bytes_text
@@ -72,7 +72,7 @@ from ...rounds.device_ledger import (
     trainer_holder,
 )
 from ...rounds.step_order import step_moves
-from .job_pools import JobPools, NodesTaken
+from .job_pools import HostShare, JobPools, NodesTaken
 
 Place = Literal["device", "host"]
 Phase = Literal["rollout", "train", "sync"]
@@ -173,23 +173,6 @@ def largest(holds_bytes: Parts) -> str:
 def fullest_host(uses: Iterable[MemoryUse]) -> MemoryUse:
     """Of the uses of nodes' hosts that which is fullest, as a share of what there is."""
     return max((use for use in uses if use.place == "host"), key=lambda use: use.fullness)
-
-
-class HostShare(NamedTuple):
-    """Host memory of equal parts that are spread evenly over nodes.
-
-    Attributes:
-        part_count: how many parts there are.
-        phases: for each phase, bytes of a part, and bytes that a node holds once, however many parts it has.
-    """
-
-    part_count: int
-    phases: tuple[tuple[float, float], ...]
-
-    def on_node(self, nodes: int) -> float:
-        """Bytes on the fullest of so many nodes, in the phase in which it is fullest."""
-        each = -(-self.part_count // max(1, nodes))
-        return max(each * part + once for part, once in self.phases)
 
 
 def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:

@@ -298,8 +298,6 @@ def rank_peak_bytes(
     layout: UpdateLayout,
     dtype: str = "bfloat16",
     device_kind: str = "cuda",
-    tokens: int | None = None,
-    micro_batches: int = 2,
     head_dtype: str | None = None,
 ) -> int:
     """Peak bytes on the device of a rank of the executor's trainer in a step, all tensors that stay included.
@@ -309,8 +307,6 @@ def rank_peak_bytes(
     Args:
         dtype: the job's: float32, bfloat16 or float16 (which is computed in float32).
         device_kind: `cuda` or `cpu`; on a CPU there is no context.
-        tokens: of the largest row, which `sp` ranks share; None: the layout's micro-batch.
-        micro_batches: in a step, of a rank.
         head_dtype: the job's; None: as `dtype`.
     """
     memory = train_memory(
@@ -318,8 +314,6 @@ def rank_peak_bytes(
         layout,
         compute_bytes=COMPUTE_BYTES[dtype],
         on_gpu=device_kind == "cuda",
-        tokens=tokens,
-        micro_batches=micro_batches,
         logit_bytes=None if head_dtype is None else COMPUTE_BYTES[head_dtype],
     )
     return memory.peak_bytes

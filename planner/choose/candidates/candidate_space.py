@@ -26,8 +26,8 @@ from ....rounds.round_spec import Mode
 from ...costs.colocation import MAP_BYTES_PER_S, sleep_and_wake_s, turns_known
 from ...costs.decode_costs import DecodeCost, engines_of
 from ...costs.draft_costs import drafted_costs
-from ...costs.job_pools import JobPools
-from ...costs.memory_table import WEIGHT_BYTES, DeviceMemory, HostShare, JobMemory, engines_on_host
+from ...costs.job_pools import HostShare, JobPools
+from ...costs.memory_table import WEIGHT_BYTES, DeviceMemory, JobMemory, engines_on_host
 from ...costs.update_costs import (
     ANY_LAYOUT,
     Allowed,

@@ -49,7 +49,6 @@ def test_drafts_pay_below_the_knee_only() -> None:
     assert all(fast.base_s(count) <= KNEE.base_s(count) for count in range(1, 257))
     assert fast.base_s(most + 1) == KNEE.base_s(most + 1)
     assert worthwhile(KNEE, NEVER, 3) == 0
-    assert worthwhile(KNEE, LAW, 3, kv_tokens=20_000) > most, "the KV of a long context is read once a step"
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.4, 0.99])
