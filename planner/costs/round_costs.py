@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ...plans.facts.plan_text import update_text
 from ...plans.phrases.numbers import count
@@ -65,9 +64,22 @@ def round_costs(
     pools, apart = pools_of_plan(planned, cluster), planned.placement is not None
     further = further_costs(planned.reward.further.values())
     workers = planned.reward.all_workers or profile.reward.workers
-    kinds = partial(_kind, profile, allowed, slower, pools, apart, planned.streams, workers, further)
-    short = kinds(rounds.short)
-    return short, kinds(rounds.long) if rounds.long else short
+
+    def kind(round_: ShortRound | LongRound) -> RoundCosts:
+        rollout = round_.rollout
+        # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
+        decode = _crowded(profile, decode_of(profile, rollout, pools), slower, workers, further)
+        if rollout.drafts is not None:
+            decode = drafted_as_planned(decode, rollout.drafts, profile.drafts, allowed)
+        spec = round_.change
+        change = None if spec is None else change_of(profile, slower, apart, further, decode, spec, workers)
+        if isinstance(spec, RoundTail):  # whose engines take all that is free, so that trainers make room
+            decode = replace(decode, turns=None)
+        train = decode.update_beside(train_of(profile, round_.train, apart))
+        return RoundCosts(decode, rollout.max_num_seqs, train, change, planned.streams, rollout.kv_tokens)
+
+    short = kind(rounds.short)
+    return short, kind(rounds.long) if rounds.long else short
 
 
 def scoring(planned: PlannedJob, profile: Profile) -> RewardCost:
@@ -120,30 +132,6 @@ def judge_of(profile: Profile, planned: RewardJudge) -> Judge:
             "costs under judge in the profile, or remove it from the plan"
         )
     return profiled
-
-
-def _kind(
-    profile: Profile,
-    allowed: SearchDrafts | None,
-    slower: float,
-    pools: JobPools | None,
-    apart: bool,
-    streams: bool,
-    workers: int,
-    further: Sequence[RewardCost],
-    round_: ShortRound | LongRound,
-) -> RoundCosts:
-    rollout = round_.rollout
-    # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
-    decode = _crowded(profile, decode_of(profile, rollout, pools), slower, workers, further)
-    if rollout.drafts is not None:
-        decode = drafted_as_planned(decode, rollout.drafts, profile.drafts, allowed)
-    spec = round_.change
-    change = None if spec is None else change_of(profile, slower, apart, further, decode, spec, workers)
-    if isinstance(spec, RoundTail):  # whose engines take all that is free, so that trainers make room
-        decode = replace(decode, turns=None)
-    train = decode.update_beside(train_of(profile, round_.train, apart))
-    return RoundCosts(decode, rollout.max_num_seqs, train, change, streams, rollout.kv_tokens)
 
 
 def change_of(

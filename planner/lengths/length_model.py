@@ -175,6 +175,11 @@ class LengthModel:
         """`groups_within`, mean over prompts."""
         return float(self.groups_within(tokens, group_size).mean())
 
+    def mixed_groups(self, group_size: int) -> NDArray[np.float64]:
+        """Per prompt, the probability that the rewards of a group, picked from those traced, are not all equal."""
+        alike = (sum((n / len(of)) ** group_size for n in Counter(of).values()) for of in self.rewards)
+        return np.array([1.0 - each for each in alike])
+
     def group_max_quantiles(self, group_size: int, levels: tuple[float, ...]) -> tuple[int, ...]:
         """Quantiles of the longest length of a group of `group_size`, over prompts and draws."""
         # The CDF of a prompt's maximum is its own CDF to the power n. At the j-th of a row's m ascending picks it rises

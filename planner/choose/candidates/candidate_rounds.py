@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 
@@ -109,13 +108,8 @@ def accepted_share(model: LengthModel, rule: ShortKey | DeferralRule, group_size
     if rule.cutoff_tokens is not None:
         share = model.groups_within(rule.cutoff_tokens, group_size)
     if dynamic_sampling:
-        share = share * [1.0 - _all_alike(rewards, group_size) for rewards in model.rewards]
+        share = share * model.mixed_groups(group_size)
     return max(_LEAST_ACCEPTED, float(share.mean()))
-
-
-def _all_alike(rewards: tuple[float, ...], group_size: int) -> float:
-    """Probability that so many rewards, each picked from the traced ones, are equal."""
-    return float(sum((count / len(rewards)) ** group_size for count in Counter(rewards).values()))
 
 
 def few_for_refills(
