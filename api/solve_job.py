@@ -22,12 +22,12 @@ from ..plans.schema.job import Job, job_paths, model_folder, objective_of
 from ..plans.schema.plan import Inputs, Plan
 from ..plans.yaml.errors import InputError, joined
 from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, load, loads, write_document
-from ..profiles.fitness import differences, machine_of, unfit
 from ..profiles.hardware import gpu_of
 from ..profiles.length_trace import LengthTrace
 from ..profiles.library import library_profile
+from ..profiles.library.fitness import differences, machine_of, unfit
+from ..profiles.library.scaled_profile import priced_as
 from ..profiles.profile_schema import Profile
-from ..profiles.scaled_profile import priced_as
 from .given_documents import (
     MOST_SEED,
     File,

@@ -11,7 +11,8 @@ points inside the predicted 90 % band, so that the stated uncertainty is checked
 The points were served under continuous arrivals; tools/served_fit.py has that term, which no plan's
 prediction contains. `law_alone` is the same headline without the correction by neighbouring points
 (tools/served_fit.py). `other_model`: how far the law of one model alone is off on another's points on the same
-GPU, by kind of model, of mixtures of experts in one precision (profiles/scaled_profile.py scales by such a law).
+GPU, by kind of model, of mixtures of experts in one precision (profiles/library/scaled_profile.py scales by such a
+law).
 Columns: tools/served_fit.py. Nothing is specific to a model; models and GPUs beyond the tables are guessed.
 """
 

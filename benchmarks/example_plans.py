@@ -23,8 +23,8 @@ from rlplan.plans.schema.job import Job, job_paths, load_job
 from rlplan.plans.schema.plan import InputFile, Inputs, Plan, ProfileFile
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
-from rlplan.profiles.fitness import subject_digest
 from rlplan.profiles.length_trace import read_lengths, write_lengths
+from rlplan.profiles.library.fitness import subject_digest
 from rlplan.profiles.profile_schema import Profile
 from rlplan.rounds.round_spec import Mode
 

@@ -96,7 +96,7 @@ def compare_command(
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import job_paths, load_job, objective_of
     from ..plans.yaml.yaml_io import atomic_write, document_kind, load
-    from ..profiles.fitness import unfit
+    from ..profiles.library.fitness import unfit
     from ..profiles.profile_schema import Profile
     from .shared.output import check_stdout, share
 

@@ -12,7 +12,7 @@ import click
 from ..plans.phrases.numbers import seconds
 
 if TYPE_CHECKING:
-    from ..profiles.skeleton import RewardKind
+    from ..profiles.library.skeleton import RewardKind
 
 
 @click.command("init")
@@ -58,7 +58,7 @@ def init_command(
 def _skeleton(folder: Path | None, gpus: str, model: str, reward: RewardKind, as_json: bool) -> int:
     from ..executor.example.write import new_folder
     from ..plans.yaml.yaml_io import place_schema
-    from ..profiles.skeleton import machines_of, model_path_of, skeleton
+    from ..profiles.library.skeleton import machines_of, model_path_of, skeleton
 
     machines = machines_of(gpus)
     folder = folder or Path(Path(model.rstrip("/")).name.lower())

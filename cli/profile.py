@@ -68,7 +68,7 @@ def profile_command(
     from ..plans.schema.cluster import load_cluster
     from ..plans.schema.job import job_paths, load_job
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at, write_document
-    from ..profiles.fitness import subject_digest
+    from ..profiles.library.fitness import subject_digest
     from ..profiles.measure.measured_layouts import layouts_to_measure
     from .shared.output import check_stdout, must_be_file, share, steps
 
@@ -121,10 +121,10 @@ def _take_shipped(job: Job, job_path: Path, paths: JobPaths, pool: Pool, model: 
     job's. Raises InputError if it does not fit the job."""
     from ..plans.facts.model_shape import model_of_job
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, error_at, write_document
-    from ..profiles.fitness import unfit
     from ..profiles.hardware import gpu_of, hint_of
     from ..profiles.library import GPU_NAMES, library_profile, shipped_model
-    from ..profiles.scaled_profile import priced_as
+    from ..profiles.library.fitness import unfit
+    from ..profiles.library.scaled_profile import priced_as
     from .shared.output import tell
 
     gpu = gpu_of(pool.accelerators.name)
@@ -249,7 +249,7 @@ def _profile(
 
 def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
     from ..profiles.laws.hardware_peaks import best_read, dtype_of, peaks_of, work_of
-    from ..profiles.suspicions import suspicions
+    from ..profiles.laws.suspicions import suspicions
 
     lengths, tokens = measured.trace.summary(), measured.trace.tokens_by_token
     work, peaks = work_of(profile), peaks_of(profile.machine, dtype_of(profile))

@@ -25,12 +25,12 @@ from ..plans.schema.job import Job
 from ..plans.schema.plan import Inputs
 from ..plans.yaml.errors import ErrorCollector, Infeasible, InputError, joined
 from ..plans.yaml.yaml_doc import Loc
-from ..profiles.fitness import SECTIONS, differences, machine_of, other_model, unfit
 from ..profiles.hardware import gpu_of
 from ..profiles.length_trace import LengthTrace
 from ..profiles.library import library_profile, shipped_model
+from ..profiles.library.fitness import SECTIONS, differences, machine_of, other_model, unfit
+from ..profiles.library.scaled_profile import priced_as
 from ..profiles.profile_schema import Profile
-from ..profiles.scaled_profile import priced_as
 from .choose.candidate_search import Progress
 from .search_inputs import SolveOptions
 from .solve import solve
@@ -175,7 +175,7 @@ def _solved(
 _PRICED_BY = (("model", "path"), ("model", "dtype"), ("reward", "kind"), ("reward", "function"))
 """Keys of the job without whose own value a measured profile says nothing."""
 _NOT_MEASURED = (("reward", "adaptive_timeout"), ("reward", "memory_bytes"), ("data", "prompts"))
-"""Keys that no digest of a profile covers (profiles/fitness.py)."""
+"""Keys that no digest of a profile covers (profiles/library/fitness.py)."""
 
 
 def _profile_of_point(

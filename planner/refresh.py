@@ -36,7 +36,6 @@ from .choose.plan_limits import Objective
 from .choose.round_program import Solution
 from .choose.schedule_choice import Decided, baseline_of, solve_all
 from .choose.ties import simplest, tolerance_of
-from .costs.memory_table import JobMemory
 from .costs.round_costs import RoundCosts, round_costs, scoring
 from .costs.update_costs import TrainCost
 from .explain.assumed_effects import assumed_why
@@ -44,7 +43,7 @@ from .explain.predictions import error_of, predict
 from .explain.why import explain
 from .lengths.length_model import LengthModel
 from .search_inputs import SolveOptions, prepare
-from .simulate.columns.column_setting import AsWritten, Setting
+from .simulate.columns.column_setting import Setting
 from .what_if import Documents
 from .write_plan import norms_of, solver_facts, write_plan
 
@@ -108,7 +107,7 @@ def search_with_plan(
             *([(short.prompts, short.samples)] if mode == "predict" else []),
         )
     }
-    train, memory = list(space.train), JobMemory(profile, pools, job.model.dtype)
+    train, memory = list(space.train), space.memory
     updates = [_update_index(train, kind.train) for _, kind in keys]
     layouts = {key.layout: kind.decode for key, kind in keys}
     layouts |= {kind.change.after.key: kind.change.after for _, kind in keys if kind.change and kind.change.is_tail}
@@ -129,11 +128,7 @@ def search_with_plan(
         train_host=tuple(memory.trainer_share(update.layout) for update in train),
     )
     setting = dataclasses.replace(search.setting, decode=space.decode, reward=scoring(planned, profile))
-    written = {
-        key: AsWritten(kind.decode, kind.max_num_seqs, kind.kv_tokens)
-        for key, kind in keys
-        if _differs(setting, key, kind)
-    }
+    written = {key: kind for key, kind in keys if _differs(setting, key, kind)}
     # A cell has keys of its own, under which nothing is written: such a plan is simulated whole, however large.
     setting = dataclasses.replace(setting, as_written=written, cell_prompts=0 if written else setting.cell_prompts)
     whole = Search(setting, space, limits, job.slo.step_p95_s, search.mode, passes)
@@ -255,7 +250,7 @@ def refresh(
     solution = _proven(search)
     if solution is not None:
         # Simulate the same candidates further as a solve does, so that the reasons are those of a solve.
-        simplest(search, solution.cycle, tolerance_of(search, solution.cycle, profile))
+        simplest(search, solution.cycle, tolerance_of(search, solution.cycle))
     progress("simulating the plan as it is written", 0.98)
     cycle = search.simulate(_cycle(search, written), last.short_rounds, last.long_rounds)
     baseline = baseline_of(search, cycle)
@@ -269,9 +264,9 @@ def refresh(
         # The schedule is given, so there is no choice between tied schedules.
         gap = 0.0 if cost - bound <= 1e-7 * cost else (cost - bound) / cost
         solution = Solution(cycle, cost, bound, gap, False, plan.solver.name)
-    decided = Decided(solution, cycle, tolerance_of(search, solution.cycle, profile), baseline, holdout)
-    predicted, assumed = predict(search, decided, job, profile, trace, reward_table, seed)
-    why = explain(search, decided, job, profile, predicted, assumed_why(assumed, trace, reward_table))
+    decided = Decided(solution, cycle, tolerance_of(search, solution.cycle), baseline, holdout)
+    predicted, assumed = predict(search, decided, job, trace, reward_table, seed)
+    why = explain(search, decided, job, predicted, assumed_why(assumed, trace, reward_table))
     options = SolveOptions(
         search.mode,
         objective=search.limits.objective,
@@ -306,7 +301,7 @@ def error_with(plan: Plan, documents: Documents, seed: int = 0) -> PredictedErro
         plan, documents.cluster, job, profile, trace, documents.model, seed=seed, passes=PASSES, prompts=None
     )
     cycle = search.simulate(_cycle(search, written), *FEW_ROUNDS)
-    return error_of(simulate_holdout(search, cycle, cycle, FEW_ROUNDS), job, profile, trace, reward_table, seed)
+    return error_of(simulate_holdout(search, cycle, cycle, FEW_ROUNDS), job, trace, reward_table, seed)
 
 
 def _cycle(search: Search, written: WrittenRounds) -> Cycle:

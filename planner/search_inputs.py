@@ -140,7 +140,7 @@ def prepare(
         draws=draws,
         drafted=space.drafted,
         noise=partial(noise_of, profile),
-        crowding=partial(crowding, profile, further=further),
+        crowding=partial(crowding, profile.machine, profile.reward, further=further),
         change=partial(change_of, profile, 1.0 if judge is None else judge_factors(profile, judge)[1], apart, further),
         max_prompt_tokens=rollout.max_prompt_tokens,
         streams=placement is not None and placement.streams,
@@ -153,7 +153,7 @@ def prepare(
 def places_of_judge(cluster: Cluster, job: Job, profile: Profile, options: SolveOptions) -> list[RewardJudge | None]:
     """Where the job's judge may be, the simplest first; [None] without one. Raises Unplannable."""
     chosen = choose_pools(cluster, job, profile, None, options.pool)
-    return judge_places(job, profile, chosen.pools.rollout, chosen.train is not None, options.for_any)
+    return judge_places(job, profile.judge, chosen.pools.rollout, chosen.train is not None, options.for_any)
 
 
 def _length_model(job: Job, profile: Profile, trace: LengthTrace, seed: int) -> LengthModel:

@@ -188,12 +188,12 @@ def _solve_at(
 ) -> Solved:
     """The plan with the job's judge at this place (None: the job has none)."""
     began = time.perf_counter()
-    profile, reward_table = with_reward_times(profile, job.reward.kind)
+    _, reward_table = with_reward_times(profile, job.reward.kind)
     search: Search | None = None
     try:
         search = prepare(cluster, job, profile, trace, options, judge=judge)  # length model, cost model, candidates
         search.run_passes(progress)
-        decided = decide(search, profile, options.max_nodes, progress)  # round program, ties, rounds not chosen on
+        decided = decide(search, options.max_nodes, progress)  # round program, ties, rounds not chosen on
     except Infeasible as error:
         if not options.for_any and _others_could(cluster, job, profile, trace, options, search):
             raise Infeasible(f"{error}; other frameworks could run a plan: rlplan solve --for any") from None
@@ -203,8 +203,8 @@ def _solve_at(
         decided = balanced(search, decided)
     warn_of_few_prompts(search, decided.cycle, options.prompts)
     progress("writing the plan", 0.99)
-    predicted, assumed = predict(search, decided, job, profile, trace, reward_table, options.seed)
-    why = explain(search, decided, job, profile, predicted, assumed_why(assumed, trace, reward_table))
+    predicted, assumed = predict(search, decided, job, trace, reward_table, options.seed)
+    why = explain(search, decided, job, predicted, assumed_why(assumed, trace, reward_table))
     planned = planned_job(search, decided.cycle, job, predicted, why)
     plan = write_plan(planned, predicted, solver_facts(search, decided, options), inputs, reward_table, began)
     progress("done", 1.0)
@@ -244,7 +244,7 @@ def _others_could(
             if tried is not None and _choices(search) == _choices(tried):
                 return False
             search.run_passes(lambda text, share: None)
-            decide(search, profile, options.max_nodes, lambda text, share: None)
+            decide(search, options.max_nodes, lambda text, share: None)
         except Infeasible:
             return False
     return True

@@ -30,9 +30,9 @@ from ..plans.yaml.fault_lines import explain_all
 from ..plans.yaml.yaml_doc import Document, Loc, parse
 from ..plans.yaml.yaml_io import load
 from ..profiles.length_trace import LengthTrace
+from ..profiles.library.scaled_profile import priced_as
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
-from ..profiles.scaled_profile import priced_as
 from ..rounds.round_spec import UNBIASED
 from .lengths.table_lengths import changed_table, open_lengths
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from ..plans.schema.base import cross_error, is_empty, is_none
+from ..plans.schema.base import NonNegative, cross_error, is_empty, is_none
 from .phase_schema import ProfileModel
 
 
@@ -79,9 +79,14 @@ Shares = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_le
 class DraftRates(ProfileModel):
     """Mean tokens of a sample and step at each place of a draft, from the first."""
 
-    drafted: Shares = Field(description="Drafted; below 1 where a token that promises too little is left out")
-    accepted: Shares = Field(description="Accepted; at each place at most what was drafted")
-    sequence_steps: int = Field(ge=0, le=10**15, description="Steps times their samples that were measured; 0: assumed")
+    drafted: Shares
+    """Drafted; below 1 where a token that promises too little is left out"""
+
+    accepted: Shares
+    """Accepted; at each place at most what was drafted"""
+
+    sequence_steps: Annotated[int, Field(ge=0, le=10**15)]
+    """Steps times their samples that were measured; 0: assumed"""
 
     @model_validator(mode="after")
     def _are_shares(self) -> DraftRates:
@@ -95,27 +100,33 @@ class DraftRates(ProfileModel):
 class DraftBatch(ProfileModel):
     """What drafts give in batches of one size."""
 
-    sequences: int = Field(ge=1, le=10**6, description="Samples that decode on the engine")
-    factor: float = Field(ge=0, le=1e3, description="Factor on the tokens drafted and accepted")
+    sequences: Annotated[int, Field(ge=1, le=10**6)]
+    """Samples that decode on the engine"""
+
+    factor: Annotated[float, Field(ge=0, le=1000.0)]
+    """Factor on the tokens drafted and accepted"""
 
 
 class ProfiledDrafts(ProfileModel):
     """Speculative decoding with drafts from earlier responses, as engines of the job did it."""
 
-    first: DraftRates = Field(
-        description="In a prompt's first round, where drafts come from the prompt's other samples and from the sample"
-    )
-    later: DraftRates | None = Field(
-        default=None,
-        exclude_if=is_none,
-        description="In later epochs, with the responses of those before; null: not measured, taken to be as `first`",
-    )
-    by_batch: tuple[DraftBatch, ...] = Field(
-        default=(), exclude_if=is_empty, description="Factors by batch, ascending; linear between them, empty: 1"
-    )
-    step_s: float = Field(ge=0, description="Seconds of a step beyond one that decodes as many tokens")
-    step_s_per_sequence: float = Field(ge=0, description="Seconds beyond it that each running sequence adds")
-    provenance: Literal["measured", "assumed"] = Field(description="Where the values come from")
+    first: DraftRates
+    """In a prompt's first round, where drafts come from the prompt's other samples and from the sample"""
+
+    later: Annotated[DraftRates | None, Field(exclude_if=is_none)] = None
+    """In later epochs, with the responses of those before; null: not measured, taken to be as `first`"""
+
+    by_batch: Annotated[tuple[DraftBatch, ...], Field(exclude_if=is_empty)] = ()
+    """Factors by batch, ascending; linear between them, empty: 1"""
+
+    step_s: NonNegative
+    """Seconds of a step beyond one that decodes as many tokens"""
+
+    step_s_per_sequence: NonNegative
+    """Seconds beyond it that each running sequence adds"""
+
+    provenance: Literal["measured", "assumed"]
+    """Where the values come from"""
 
     @model_validator(mode="after")
     def _is_whole(self) -> ProfiledDrafts:

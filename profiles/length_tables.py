@@ -15,11 +15,12 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from ..plans.schema.base import Name, cross_error
 from ..plans.yaml.errors import InputError
 from ..plans.yaml.yaml_io import load, read_text
+from .phase_schema import ProfileModel
 
 FOLDER = Path(__file__).parent / "library" / "lengths"
 """Where the tables are that ship."""
@@ -33,11 +34,7 @@ ASSUMED_ICC = 0.5
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-
-
-class TableError(_Model):
+class TableError(ProfileModel):
     """How far another job of the same kind may be off: one standard deviation each."""
 
     scale: Annotated[float, Field(ge=0, le=3)]
@@ -50,7 +47,7 @@ class TableError(_Model):
     """Of the ICC."""
 
 
-class LengthTable(_Model):
+class LengthTable(ProfileModel):
     """Quantiles of the lengths of one kind of task."""
 
     name: Name

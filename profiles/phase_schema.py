@@ -12,22 +12,31 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..plans.facts.public_models import ARCHITECTURES, Architecture
-from ..plans.schema.base import NonNegative, Recompute, cross_error, is_empty, is_none, is_one, is_zero
+from ..plans.schema.base import NonNegative, Positive, Recompute, cross_error, is_empty, is_none, is_one, is_zero
 from ..plans.schema.levers import EngineLayout, UpdateLayout, copies_fault
+from .hardware import GPUS
+
+Whole = Annotated[int, Field(ge=1, le=10**15)]
+"""A number of things, at least one."""
 
 
 class ProfileModel(BaseModel):
-    """Base of the profile's models: frozen, without unknown keys."""
+    """Base of the profile's models: frozen, without unknown keys; the docstring under a field is its description."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Spread(ProfileModel):
     """A measured duration: median and spread over repeats."""
 
-    p50: float = Field(ge=0, description="Median in seconds")
-    p95: float = Field(ge=0, description="95th percentile in seconds")
-    repeats: int = Field(ge=0, le=10**15, description="How many times it was measured; 0: derived")
+    p50: NonNegative
+    """Median in seconds"""
+
+    p95: NonNegative
+    """95th percentile in seconds"""
+
+    repeats: Annotated[int, Field(ge=0, le=10**15)]
+    """How many times it was measured; 0: derived"""
 
     def scaled(self, factor: float) -> Spread:
         """The same with its seconds multiplied."""
@@ -37,91 +46,107 @@ class Spread(ProfileModel):
 class Evidence(ProfileModel):
     """Where a value of a derived profile comes from."""
 
-    source: str = Field(description="Key of the profile's `sources`")
-    error: float = Field(ge=0, description="Relative error to be expected of the value, one standard deviation")
+    source: str
+    """Key of the profile's `sources`"""
+
+    error: NonNegative
+    """Relative error to be expected of the value, one standard deviation"""
 
 
 class DecodePoint(ProfileModel):
     """One measured point of the decode grid."""
 
-    sequences: int = Field(ge=1, le=10**15, description="Sequences running on the engine")
-    kv_tokens: float = Field(
-        ge=0, description="Tokens that these sequences hold in the KV cache together, mean over the measurement"
-    )
-    step_s: float = Field(gt=0, description="Seconds per decode step, median of the repeats")
-    spread: float = Field(ge=0, description="Median absolute deviation over the median")
-    outlier: bool = Field(default=False, description="Left out of the fit: its residual is beyond 4 robust sigmas")
+    sequences: Whole
+    """Sequences running on the engine"""
+
+    kv_tokens: NonNegative
+    """Tokens that these sequences hold in the KV cache together, mean over the measurement"""
+
+    step_s: Positive
+    """Seconds per decode step, median of the repeats"""
+
+    spread: NonNegative
+    """Median absolute deviation over the median"""
+
+    outlier: bool = False
+    """Left out of the fit: its residual is beyond 4 robust sigmas"""
 
 
 class Rollout(ProfileModel):
     """What generation costs in one layout. All engines of the layout were busy while it was measured."""
 
-    tp: int = Field(ge=1, le=10**15, description="Tensor-parallel size of each engine")
-    engines: int = Field(ge=1, le=10**15, description="Engines that run at once")
-    step_s: float = Field(gt=0, description="Seconds of a decode step without sequences (a)")
-    step_s_per_sequence: float = Field(ge=0, description="Seconds that each running sequence adds to a decode step (b)")
-    step_s_per_kv_token: float = Field(
-        ge=0, description="Seconds that each token in the KV cache adds to a decode step (c)"
-    )
-    prefill_s: float = Field(ge=0, description="Seconds to admit a request, whatever its prompt's length")
-    prefill_s_per_token: float = Field(ge=0, description="Seconds that each prompt token adds to a prefill")
-    kv_capacity_tokens: int = Field(ge=1, le=10**15, description="Tokens that the KV cache of one engine holds at most")
-    kv_bytes_per_token: int = Field(
-        ge=1, le=10**15, description="Bytes of the KV cache per token, over the whole engine"
-    )
-    start: Spread = Field(description="Cold start of an engine")
-    sync: Spread = Field(description="Weight transfer from the trainer to all engines of the layout, end to end")
-    sync_apart: Spread | None = Field(
-        default=None,
-        exclude_if=is_none,
-        description="The same from a trainer with accelerators of its own; null: as sync",
-    )
-    error: float = Field(ge=0, description="Mean relative error on grid points left out of the fit, one at a time")
-    points: tuple[DecodePoint, ...] = Field(default=(), description="The measured grid of decode steps; empty: derived")
-    ep: int = Field(
-        default=1, ge=1, le=10**15, description="Ranks among which whole experts are divided; 1: every expert is split"
-    )
-    curve_sequences: tuple[Annotated[int, Field(le=1_000_000)], ...] = Field(
-        default=(),
-        description="Numbers of sequences that `curve_s` is given for, ascending from 1; empty: a and b hold",
-    )
-    curve_s: tuple[float, ...] = Field(
-        default=(),
-        description="Seconds of a decode step with that many sequences and an empty KV cache; linear between them",
-    )
-    host_s: float = Field(
-        default=0.0,
-        ge=0,
-        exclude_if=is_zero,
-        description="Seconds of vLLM's Python in a decode step. A step takes the longer of these and its curve's, or "
-        "both where an engine drafts; 0: steps were measured whole",
-    )
-    host_s_per_sequence: float = Field(
-        default=0.0, ge=0, exclude_if=is_zero, description="Seconds that each running sequence adds to host_s"
-    )
-    prefill_s_per_token_squared: float = Field(
-        default=0.0, ge=0, description="Seconds that each squared prompt token adds to a prefill: attention"
-    )
-    kv_block_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        le=10**6,
-        exclude_if=is_none,
-        description="KV tokens in a block of the engine's cache; null: 32 on CPUs and vLLM's choice, 16, on GPUs",
-    )
-    sleep_s: float | None = Field(
-        default=None,
-        ge=0,
-        exclude_if=is_none,
-        description="Seconds of a step in which the engines give their GPUs to the trainer; null: not measured",
-    )
-    wake_s: float | None = Field(
-        default=None,
-        ge=0,
-        exclude_if=is_none,
-        description="Seconds of a step in which the engines take their GPUs back; null: not measured",
-    )
-    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from, and its error")
+    tp: Whole
+    """Tensor-parallel size of each engine"""
+
+    engines: Whole
+    """Engines that run at once"""
+
+    step_s: Positive
+    """Seconds of a decode step without sequences (a)"""
+
+    step_s_per_sequence: NonNegative
+    """Seconds that each running sequence adds to a decode step (b)"""
+
+    step_s_per_kv_token: NonNegative
+    """Seconds that each token in the KV cache adds to a decode step (c)"""
+
+    prefill_s: NonNegative
+    """Seconds to admit a request, whatever its prompt's length"""
+
+    prefill_s_per_token: NonNegative
+    """Seconds that each prompt token adds to a prefill"""
+
+    kv_capacity_tokens: Whole
+    """Tokens that the KV cache of one engine holds at most"""
+
+    kv_bytes_per_token: Whole
+    """Bytes of the KV cache per token, over the whole engine"""
+
+    start: Spread
+    """Cold start of an engine"""
+
+    sync: Spread
+    """Weight transfer from the trainer to all engines of the layout, end to end"""
+
+    sync_apart: Annotated[Spread | None, Field(exclude_if=is_none)] = None
+    """The same from a trainer with accelerators of its own; null: as sync"""
+
+    error: NonNegative
+    """Mean relative error on grid points left out of the fit, one at a time"""
+
+    points: tuple[DecodePoint, ...] = ()
+    """The measured grid of decode steps; empty: derived"""
+
+    ep: Whole = 1
+    """Ranks among which whole experts are divided; 1: every expert is split"""
+
+    curve_sequences: tuple[Annotated[int, Field(le=1000000)], ...] = ()
+    """Numbers of sequences that `curve_s` is given for, ascending from 1; empty: a and b hold"""
+
+    curve_s: tuple[float, ...] = ()
+    """Seconds of a decode step with that many sequences and an empty KV cache; linear between them"""
+
+    host_s: Annotated[NonNegative, Field(exclude_if=is_zero)] = 0.0
+    """Seconds of vLLM's Python in a decode step. A step takes the longer of these and its curve's, or both where an
+    engine drafts; 0: steps were measured whole"""
+
+    host_s_per_sequence: Annotated[NonNegative, Field(exclude_if=is_zero)] = 0.0
+    """Seconds that each running sequence adds to host_s"""
+
+    prefill_s_per_token_squared: NonNegative = 0.0
+    """Seconds that each squared prompt token adds to a prefill: attention"""
+
+    kv_block_tokens: Annotated[Annotated[int, Field(ge=1, le=10**6)] | None, Field(exclude_if=is_none)] = None
+    """KV tokens in a block of the engine's cache; null: 32 on CPUs and vLLM's choice, 16, on GPUs"""
+
+    sleep_s: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Seconds of a step in which the engines give their GPUs to the trainer; null: not measured"""
+
+    wake_s: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Seconds of a step in which the engines take their GPUs back; null: not measured"""
+
+    evidence: dict[str, Evidence] = {}
+    """By field: where its value comes from, and its error"""
 
     @property
     def layout(self) -> EngineLayout:
@@ -144,59 +169,57 @@ class Rollout(ProfileModel):
 class Train(ProfileModel):
     """What an update costs in one layout, for one micro-batch budget."""
 
-    dp: int = Field(ge=1, le=10**15, description="Data-parallel ranks")
-    micro_batch_tokens: int = Field(ge=1, le=10**15, description="Token budget of a packed micro-batch")
-    step_s: float = Field(ge=0, description="Seconds of an update that do not depend on its tokens (optimizer, export)")
-    step_s_per_token: float = Field(gt=0, description="Seconds that each trained token adds, prompt tokens included")
-    step_s_per_token_squared: float = Field(
-        ge=0, description="Seconds for each sample's squared number of tokens: attention"
-    )
-    error: float = Field(ge=0, description="Mean relative error on batches left out of the fit")
-    noise: float | None = Field(
-        default=None,
-        ge=0,
-        exclude_if=is_none,
-        description="Relative standard deviation of an update about the fit; null: as `error` has it",
-    )
-    tp: int = Field(default=1, ge=1, le=10**15, description="Tensor-parallel ranks")
-    pp: int = Field(default=1, ge=1, le=10**15, description="Pipeline stages")
-    cp: int = Field(
-        default=1, ge=1, le=10**15, description="Context-parallel ranks: they share the tokens of one sample"
-    )
-    sp: int = Field(
-        default=1,
-        ge=1,
-        le=10**15,
-        exclude_if=is_one,
-        description="Sequence-parallel ranks (Ulysses): they share the tokens of one sample",
-    )
-    state_copies: int = Field(
-        default=1,
-        ge=1,
-        le=10**15,
-        exclude_if=is_one,
-        description="Copies of weights, gradients and optimizer states, each sharded over neighbouring ranks",
-    )
-    ep: int = Field(default=1, ge=1, le=10**15, description="Expert-parallel ranks, among the data-parallel ones")
-    recompute: Recompute = Field(
-        default="none", description="Which activations are computed again in the backward pass"
-    )
-    offload: bool = Field(default=False, description="Whether the optimizer's states are kept in host memory")
-    peak_bytes: int = Field(
-        default=0,
-        ge=0,
-        le=10**15,
-        description="Peak memory of a rank, of its GPU or, on a CPU, resident in its host; 0: not measured",
-    )
-    moves_s: float | None = Field(
-        default=None,
-        ge=0,
-        exclude_if=is_none,
-        description=(
-            "Seconds of a step in which a rank's states come to its GPU and leave it for the engines, beside `step_s`; "
-            "null: not measured"
-        ),
-    )
+    dp: Whole
+    """Data-parallel ranks"""
+
+    micro_batch_tokens: Whole
+    """Token budget of a packed micro-batch"""
+
+    step_s: NonNegative
+    """Seconds of an update that do not depend on its tokens (optimizer, export)"""
+
+    step_s_per_token: Positive
+    """Seconds that each trained token adds, prompt tokens included"""
+
+    step_s_per_token_squared: NonNegative
+    """Seconds for each sample's squared number of tokens: attention"""
+
+    error: NonNegative
+    """Mean relative error on batches left out of the fit"""
+
+    noise: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Relative standard deviation of an update about the fit; null: as `error` has it"""
+
+    tp: Whole = 1
+    """Tensor-parallel ranks"""
+
+    pp: Whole = 1
+    """Pipeline stages"""
+
+    cp: Whole = 1
+    """Context-parallel ranks: they share the tokens of one sample"""
+
+    sp: Annotated[Whole, Field(exclude_if=is_one)] = 1
+    """Sequence-parallel ranks (Ulysses): they share the tokens of one sample"""
+
+    state_copies: Annotated[Whole, Field(exclude_if=is_one)] = 1
+    """Copies of weights, gradients and optimizer states, each sharded over neighbouring ranks"""
+
+    ep: Whole = 1
+    """Expert-parallel ranks, among the data-parallel ones"""
+
+    recompute: Recompute = "none"
+    """Which activations are computed again in the backward pass"""
+
+    offload: bool = False
+    """Whether the optimizer's states are kept in host memory"""
+
+    peak_bytes: Annotated[int, Field(ge=0, le=10**15)] = 0
+    """Peak memory of a rank, of its GPU or, on a CPU, resident in its host; 0: not measured"""
+
+    moves_s: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Seconds of a step in which a rank's states come to its GPU and leave it for the engines, beside `step_s`; null:
+    not measured"""
 
     @model_validator(mode="after")
     def _copies_are_equal(self) -> Train:
@@ -212,61 +235,64 @@ class Train(ProfileModel):
 
 Scale = Annotated[float, Field(gt=0)]
 
+TRAIN_FACTORS = ("compute", "experts", "attention", "elements", "logits", "launch", "gather", "exchange", "step")
+"""What a training law has a factor on the seconds of (laws/train_law.py)."""
+
+MEMORY_FACTORS = ("activations", "rest")
+"""What it has a factor on the bytes of (laws/rank_memory.py)."""
+
 
 class TrainLaw(ProfileModel):
     """Costs of an update in any layout: seconds that data sheets give for this model, times fitted factors."""
 
-    model: str = Field(description="Name in the table of architectures, unless `architecture` is given")
-    architecture: dict[str, int] = Field(
-        default={},
-        exclude_if=is_empty,
-        description=(
-            "Sizes of a model that is in no table, by the names that the table has for them "
-            "(plans/facts/public_models.py); yes is 1. Empty: those of `model`"
-        ),
-    )
-    accelerator: str = Field(description="Name in the table of data sheets")
-    factors: dict[str, Scale] = Field(description="By name: factor on the seconds that the data sheets give")
-    memory_factors: dict[str, Scale] = Field(description="Factors on computed memory: of activations, and of the rest")
-    fabric_bytes_per_s: float = Field(
-        gt=0, description="Bytes per second of the network between nodes, per accelerator, in one direction"
-    )
-    accelerators_per_node: int = Field(ge=1, le=10**15, description="Accelerators that share the fast links")
-    error: float = Field(ge=0, description="Mean relative error of step seconds on left-out models and devices")
-    memory_error: float = Field(ge=0, description="Mean relative error of peak memory on left-out models and devices")
-    physics_error: float | None = Field(
-        default=None,
-        ge=0,
-        exclude_if=is_none,
-        description=(
-            "Mean relative error, beside `error`, of layouts that no run was fitted to (tp, pp, cp, sp or ep "
-            "above 1, or ranks on several nodes); null: 0.5"
-        ),
-    )
-    parallel_factor: float | None = Field(
-        default=None,
-        gt=0,
-        exclude_if=is_none,
-        description="Factor on the seconds of layouts with tp, pp, cp, sp or ep above 1; null: 1.2",
-    )
-    source: str = Field(description="Key of the profile's `sources`")
+    model: str
+    """Name in the table of architectures, unless `architecture` is given"""
+
+    architecture: Annotated[dict[str, int], Field(exclude_if=is_empty)] = {}
+    """Sizes of a model that is in no table, by the names that the table has for them (plans/facts/public_models.py);
+    yes is 1. Empty: those of `model`"""
+
+    accelerator: str
+    """Name in the table of data sheets"""
+
+    factors: dict[str, Scale]
+    """By name: factor on the seconds that the data sheets give"""
+
+    memory_factors: dict[str, Scale]
+    """Factors on computed memory: of activations, and of the rest"""
+
+    fabric_bytes_per_s: Positive
+    """Bytes per second of the network between nodes, per accelerator, in one direction"""
+
+    accelerators_per_node: Whole
+    """Accelerators that share the fast links"""
+
+    error: NonNegative
+    """Mean relative error of step seconds on left-out models and devices"""
+
+    memory_error: NonNegative
+    """Mean relative error of peak memory on left-out models and devices"""
+
+    physics_error: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Mean relative error, beside `error`, of layouts that no run was fitted to (tp, pp, cp, sp or ep above 1, or ranks
+    on several nodes); null: 0.5"""
+
+    parallel_factor: Annotated[Positive | None, Field(exclude_if=is_none)] = None
+    """Factor on the seconds of layouts with tp, pp, cp, sp or ep above 1; null: 1.2"""
+
+    source: str
+    """Key of the profile's `sources`"""
 
     @property
-    def shape(self) -> Architecture | None:
-        """The model's shape: its own, else the table's; None of a model that is in no table."""
+    def shape(self) -> Architecture:
+        """The model's shape: its own, else the table's."""
         if self.architecture:
             return Architecture(self.model, **self.architecture)  # type: ignore[arg-type]
-        return next((a for a in ARCHITECTURES if a.name == self.model), None)
+        return next(a for a in ARCHITECTURES if a.name == self.model)
 
     @model_validator(mode="after")
     def _is_whole(self) -> TrainLaw:
-        from .hardware import GPUS
-        from .laws.train_law import FACTORS
-
-        for field, names in (
-            ("factors", [factor.name for factor in FACTORS]),
-            ("memory_factors", ["activations", "rest"]),
-        ):
+        for field, names in (("factors", TRAIN_FACTORS), ("memory_factors", MEMORY_FACTORS)):
             lacking = [name for name in names if name not in getattr(self, field)]
             if lacking:
                 raise cross_error(f"lacks {', '.join(lacking)}; it has {', '.join(names)}, each a number", field)
@@ -296,42 +322,28 @@ def _sizes_fault(sizes: Mapping[str, int]) -> str | None:
 
 Ascending = Annotated[tuple[NonNegative, ...], Field(min_length=1, max_length=64)]
 
+MOST_EXECUTIONS = 32
+"""Most values that a distribution is fitted to: enough to show a share of 5% that hangs, few enough to review."""
+
 
 class RewardExecutions(ProfileModel):
     """Seconds that scoring takes a worker where samples differ, under the job's longest deadline."""
 
-    correct_s: Ascending | None = Field(
-        default=None,
-        exclude_if=is_none,
-        description="Equally likely seconds of a right answer to a solved prompt, ascending; null: none was told from "
-        "the others",
-    )
-    wrong_s: Ascending = Field(
-        description="Equally likely seconds of a wrong answer, ascending, or of any if correct_s is null; at most the "
-        "deadline"
-    )
-    correct: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        exclude_if=is_none,
-        description="Share of right answers to solved prompts, or to all if unsolved is null; null with correct_s",
-    )
-    unsolved: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        exclude_if=is_none,
-        description="Share of prompts without a right answer; null: not known",
-    )
-    scatter: float | None = Field(
-        default=None,
-        ge=1,
-        le=1e6,
-        exclude_if=is_none,
-        description="Slowest over fastest right answer of one prompt, the most that was seen of prompts whose slowest "
-        "took at least half a second; null: not seen",
-    )
+    correct_s: Annotated[Ascending | None, Field(exclude_if=is_none)] = None
+    """Equally likely seconds of a right answer to a solved prompt, ascending; null: none was told from the others"""
+
+    wrong_s: Ascending
+    """Equally likely seconds of a wrong answer, ascending, or of any if correct_s is null; at most the deadline"""
+
+    correct: Annotated[Annotated[float, Field(ge=0, le=1)] | None, Field(exclude_if=is_none)] = None
+    """Share of right answers to solved prompts, or to all if unsolved is null; null with correct_s"""
+
+    unsolved: Annotated[Annotated[float, Field(ge=0, le=1)] | None, Field(exclude_if=is_none)] = None
+    """Share of prompts without a right answer; null: not known"""
+
+    scatter: Annotated[Annotated[float, Field(ge=1, le=1000000.0)] | None, Field(exclude_if=is_none)] = None
+    """Slowest over fastest right answer of one prompt, the most that was seen of prompts whose slowest took at least
+    half a second; null: not seen"""
 
     @model_validator(mode="after")
     def _is_a_distribution(self) -> RewardExecutions:
@@ -348,19 +360,20 @@ class RewardExecutions(ProfileModel):
 class Reward(ProfileModel):
     """What scoring one sample costs, measured through the reward workers."""
 
-    workers: int = Field(ge=1, le=10**15, description="Reward workers that were running")
-    latency: Spread = Field(description="From submission to result, for one sample on its own")
-    per_sample_s: float = Field(ge=0, description="Seconds that a worker takes per sample when many are queued")
-    load: float | None = Field(
-        default=None,
-        ge=0,
-        le=1e9,
-        exclude_if=is_none,
-        description="Seconds of workers that a second of decoding gives rise to, in the measured rounds; null: unknown",
-    )
-    executions: RewardExecutions | None = Field(
-        default=None,
-        exclude_if=is_none,
-        description="Seconds by sample, in place of `per_sample_s`; null: all samples take the same",
-    )
-    evidence: dict[str, Evidence] = Field(default={}, description="By field: where its value comes from")
+    workers: Whole
+    """Reward workers that were running"""
+
+    latency: Spread
+    """From submission to result, for one sample on its own"""
+
+    per_sample_s: NonNegative
+    """Seconds that a worker takes per sample when many are queued"""
+
+    load: Annotated[Annotated[float, Field(ge=0, le=1000000000.0)] | None, Field(exclude_if=is_none)] = None
+    """Seconds of workers that a second of decoding gives rise to, in the measured rounds; null: unknown"""
+
+    executions: Annotated[RewardExecutions | None, Field(exclude_if=is_none)] = None
+    """Seconds by sample, in place of `per_sample_s`; null: all samples take the same"""
+
+    evidence: dict[str, Evidence] = {}
+    """By field: where its value comes from"""

@@ -12,16 +12,16 @@ a law over all layouts instead of a list of measured ones.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ..plans.schema.base import cross_error, is_empty, is_none, is_zero
+from ..plans.schema.base import NonNegative, Positive, cross_error, is_empty, is_none, is_zero
 from ..plans.schema.levers import EngineLayout
 from ..plans.schema.reward_spec import RewardAudit
 from .draft_schema import ProfiledDrafts
 from .judge_schema import Judge
-from .phase_schema import ProfileModel, Reward, Rollout, Train, TrainLaw
+from .phase_schema import ProfileModel, Reward, Rollout, Train, TrainLaw, Whole
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -32,80 +32,93 @@ class Machine(ProfileModel):
     Of a derived profile only the kind and the name of the accelerator say something; the host is a usual one.
     """
 
-    accelerator: str = Field(description="Name of the accelerator, as the platform reports it")
-    kind: Literal["cpu", "cuda"] = Field(description="Kind of accelerator")
-    accelerators: int = Field(ge=1, le=10**15, description="Accelerators per node")
-    cores: int = Field(ge=1, le=10**15, description="Host cores per node")
-    host_memory_bytes: int = Field(ge=1, le=10**15, description="Bytes of host memory per node")
-    peak_flops: float | None = Field(
-        default=None,
-        gt=0,
-        exclude_if=is_none,
-        description=(
-            "Operations a second of one accelerator (on CPUs a core) in a large product of matrices, measured; null: "
-            "the GPU's data sheet"
-        ),
-    )
-    peak_bytes_per_s: float | None = Field(
-        default=None,
-        gt=0,
-        exclude_if=is_none,
-        description="Bytes a second of its memory, read and written by a large copy, measured; null: likewise",
-    )
+    accelerator: str
+    """Name of the accelerator, as the platform reports it"""
+
+    kind: Literal["cpu", "cuda"]
+    """Kind of accelerator"""
+
+    accelerators: Whole
+    """Accelerators per node"""
+
+    cores: Whole
+    """Host cores per node"""
+
+    host_memory_bytes: Whole
+    """Bytes of host memory per node"""
+
+    peak_flops: Annotated[Positive | None, Field(exclude_if=is_none)] = None
+    """Operations a second of one accelerator (on CPUs a core) in a large product of matrices, measured; null: the GPU's
+    data sheet"""
+
+    peak_bytes_per_s: Annotated[Positive | None, Field(exclude_if=is_none)] = None
+    """Bytes a second of its memory, read and written by a large copy, measured; null: likewise"""
 
 
 class PolicyShape(ProfileModel):
     """What the distance to the hardware's limit is told by (laws/hardware_peaks.py)."""
 
-    active_parameters: int = Field(ge=1, le=10**15, description="Parameters that a token uses, embeddings counted")
-    attention_width: int = Field(
-        ge=0, le=10**12, description="Layers x heads x head size, of layers that see all tokens; 0: not known"
-    )
-    dtype: Dtype = Field(description="The job's model.dtype")
-    expert_share: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        exclude_if=is_zero,
-        description="Share of a layer's experts that a token visits; 0: of a dense model, or not known",
-    )
+    active_parameters: Whole
+    """Parameters that a token uses, embeddings counted"""
+
+    attention_width: Annotated[int, Field(ge=0, le=10**12)]
+    """Layers x heads x head size, of layers that see all tokens; 0: not known"""
+
+    dtype: Dtype
+    """The job's model.dtype"""
+
+    expert_share: Annotated[float, Field(ge=0, le=1, exclude_if=is_zero)] = 0.0
+    """Share of a layer's experts that a token visits; 0: of a dense model, or not known"""
 
 
 class ProfileLengths(ProfileModel):
     """The length trace beside the profile."""
 
-    path: str = Field(description="JSONL file beside the profile: prompt, epoch, sample, tokens, truncated, reward")
-    sha256: str = Field(description="Digest of that file")
-    prompts: int = Field(ge=1, le=10**15, description="Number of different prompts in the trace")
-    samples: int = Field(ge=1, le=10**15, description="Number of responses in the trace")
-    cap_tokens: int = Field(ge=1, le=10**15, description="Cap on a response when the trace was sampled")
-    icc: float | None = Field(
-        default=None,
-        exclude_if=is_none,
-        description="Share of the variance of log(1+tokens) between prompts; null: one response to each, or one prompt",
-    )
+    path: str
+    """JSONL file beside the profile: prompt, epoch, sample, tokens, truncated, reward"""
+
+    sha256: str
+    """Digest of that file"""
+
+    prompts: Whole
+    """Number of different prompts in the trace"""
+
+    samples: Whole
+    """Number of responses in the trace"""
+
+    cap_tokens: Whole
+    """Cap on a response when the trace was sampled"""
+
+    icc: Annotated[float | None, Field(exclude_if=is_none)] = None
+    """Share of the variance of log(1+tokens) between prompts; null: one response to each, or one prompt"""
 
 
 class RoundCheck(ProfileModel):
     """Real plain rounds beside their simulation with the fitted costs: the error of the whole model."""
 
-    tp: int = Field(ge=1, le=10**15, description="TP of the engines in these rounds")
-    engines: int = Field(ge=1, le=10**15, description="Number of engines in these rounds")
-    rounds: int = Field(ge=1, le=10**15, description="Number of rounds that were measured")
-    overhead_s: float = Field(
-        ge=0, description="Seconds that a round takes beyond the phases' costs, whatever it decodes"
-    )
-    overhead_s_per_sample: float = Field(
-        ge=0, description="Seconds that each finished sample adds beyond the phases' costs"
-    )
-    factor: float = Field(gt=0, description="Factor on the simulated seconds of the rollout, beside these overheads")
-    error: float = Field(ge=0, description="Mean relative error of a left-out round's rollout seconds")
-    noise: float | None = Field(
-        default=None,
-        ge=0,
-        exclude_if=is_none,
-        description="Relative standard deviation of a round's rollout about the fit; null: as `error` has it",
-    )
+    tp: Whole
+    """TP of the engines in these rounds"""
+
+    engines: Whole
+    """Number of engines in these rounds"""
+
+    rounds: Whole
+    """Number of rounds that were measured"""
+
+    overhead_s: NonNegative
+    """Seconds that a round takes beyond the phases' costs, whatever it decodes"""
+
+    overhead_s_per_sample: NonNegative
+    """Seconds that each finished sample adds beyond the phases' costs"""
+
+    factor: Positive
+    """Factor on the simulated seconds of the rollout, beside these overheads"""
+
+    error: NonNegative
+    """Mean relative error of a left-out round's rollout seconds"""
+
+    noise: Annotated[NonNegative | None, Field(exclude_if=is_none)] = None
+    """Relative standard deviation of a round's rollout about the fit; null: as `error` has it"""
 
     @property
     def layout(self) -> EngineLayout:
@@ -116,67 +129,81 @@ class RoundCheck(ProfileModel):
 class ProfileVolatile(ProfileModel):
     """Facts about the measuring that no digest and no decision depends on."""
 
-    measured_at: str = Field(description="When the measuring ended, UTC, ISO 8601")
-    measuring_s: float = Field(ge=0, description="How long it took, seconds")
-    versions: dict[str, str] = Field(description="Versions of python, torch, vllm, ray, transformers, rlplan")
+    measured_at: str
+    """When the measuring ended, UTC, ISO 8601"""
+
+    measuring_s: NonNegative
+    """How long it took, seconds"""
+
+    versions: dict[str, str]
+    """Versions of python, torch, vllm, ray, transformers, rlplan"""
 
 
 class Profile(ProfileModel):
     """The document `profile.yaml`."""
 
-    rlplan_profile: Literal[1] = Field(description="Version of this document's shape")
-    job: str = Field(description="Name of the job that was profiled; of a derived profile, its own name")
-    measured: str = Field(
-        default="",
-        description=(
-            "Digest of the parts of the job that were measured: model, data, reward, rollout; empty in a "
-            "derived profile"
-        ),
-    )
-    provenance: Literal["measured", "derived", "estimated"] = Field(description="Where the values come from")
-    note: str = Field(default="", description="What a reader must know before using the profile")
-    scaled: str = Field(
-        default="",
-        exclude_if=is_empty,
-        description="From which model's the costs were scaled to this one's, with what error; empty: they are its own",
-    )
-    machine: Machine = Field(description="Machine that the costs were measured on")
-    model_parameters: int = Field(ge=1, le=10**15, description="Parameters of the policy")
-    shape: PolicyShape | None = Field(
-        default=None, exclude_if=is_none, description="Shape of the policy; null: that of `train_law.model`, or unknown"
-    )
-    rollout: tuple[Rollout, ...] = Field(
-        min_length=1, description="Costs of generation, one entry for each layout of engines"
-    )
-    train: tuple[Train, ...] = Field(
-        default=(), description="Costs of an update, one entry for each layout and micro-batch budget"
-    )
-    train_law: TrainLaw | None = Field(
-        default=None, description="Costs of an update in any layout; an entry of `train` for that layout goes before it"
-    )
-    reward: Reward = Field(description="Costs of scoring")
-    reward_audit: RewardAudit | None = Field(
-        default=None,
-        exclude_if=is_none,
-        description="Whether the reward pays the data's own answers and no wrong ones; null: not asked",
-    )
-    judge: Judge | None = Field(
-        default=None, exclude_if=is_none, description="Costs of scoring by a model; null: not known"
-    )
-    drafts: ProfiledDrafts | None = Field(
-        default=None, exclude_if=is_none, description="Gains and costs of drafts; null: not measured"
-    )
-    lengths: ProfileLengths | None = Field(default=None, description="The length trace; a derived profile has none")
-    checks: tuple[RoundCheck, ...] = Field(
-        default=(), description="Real rounds beside their simulation with the fitted costs"
-    )
-    outliers: tuple[str, ...] = Field(
-        default=(), description="Measurements that were left out of the fit, each by name"
-    )
-    sources: dict[str, str] = Field(default={}, description="The sources that `evidence` refers to, in words")
-    volatile: ProfileVolatile | None = Field(
-        default=None, description="When and with what the profile was measured; no digest covers it"
-    )
+    rlplan_profile: Literal[1]
+    """Version of this document's shape"""
+
+    job: str
+    """Name of the job that was profiled; of a derived profile, its own name"""
+
+    measured: str = ""
+    """Digest of the parts of the job that were measured: model, data, reward, rollout; empty in a derived profile"""
+
+    provenance: Literal["measured", "derived", "estimated"]
+    """Where the values come from"""
+
+    note: str = ""
+    """What a reader must know before using the profile"""
+
+    scaled: Annotated[str, Field(exclude_if=is_empty)] = ""
+    """From which model's the costs were scaled to this one's, with what error; empty: they are its own"""
+
+    machine: Machine
+    """Machine that the costs were measured on"""
+
+    model_parameters: Whole
+    """Parameters of the policy"""
+
+    shape: Annotated[PolicyShape | None, Field(exclude_if=is_none)] = None
+    """Shape of the policy; null: that of `train_law.model`, or unknown"""
+
+    rollout: Annotated[tuple[Rollout, ...], Field(min_length=1)]
+    """Costs of generation, one entry for each layout of engines"""
+
+    train: tuple[Train, ...] = ()
+    """Costs of an update, one entry for each layout and micro-batch budget"""
+
+    train_law: TrainLaw | None = None
+    """Costs of an update in any layout; an entry of `train` for that layout goes before it"""
+
+    reward: Reward
+    """Costs of scoring"""
+
+    reward_audit: Annotated[RewardAudit | None, Field(exclude_if=is_none)] = None
+    """Whether the reward pays the data's own answers and no wrong ones; null: not asked"""
+
+    judge: Annotated[Judge | None, Field(exclude_if=is_none)] = None
+    """Costs of scoring by a model; null: not known"""
+
+    drafts: Annotated[ProfiledDrafts | None, Field(exclude_if=is_none)] = None
+    """Gains and costs of drafts; null: not measured"""
+
+    lengths: ProfileLengths | None = None
+    """The length trace; a derived profile has none"""
+
+    checks: tuple[RoundCheck, ...] = ()
+    """Real rounds beside their simulation with the fitted costs"""
+
+    outliers: tuple[str, ...] = ()
+    """Measurements that were left out of the fit, each by name"""
+
+    sources: dict[str, str] = Field(default={})
+    """The sources that `evidence` refers to, in words"""
+
+    volatile: ProfileVolatile | None = None
+    """When and with what the profile was measured; no digest covers it"""
 
     @model_validator(mode="after")
     def _complete(self) -> Profile:

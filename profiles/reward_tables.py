@@ -12,13 +12,12 @@ import math
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from ..plans.schema.base import cross_error, is_none, is_zero
 from ..plans.yaml.yaml_io import WRITTEN_DIGITS, load, read_text
-from .laws.reward_fit import MOST
 from .length_tables import text_sha256
-from .phase_schema import Ascending, Evidence, Reward, RewardExecutions, Spread
+from .phase_schema import MOST_EXECUTIONS, Ascending, Evidence, ProfileModel, Reward, RewardExecutions, Spread
 from .profile_schema import Profile
 
 FOLDER = Path(__file__).parent / "library" / "rewards"
@@ -33,11 +32,7 @@ ASSUMED = "assumed:"
 _SOURCE = "reward-table"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-
-
-class RewardError(_Model):
+class RewardError(ProfileModel):
     """How far another job of the same kind may be off: one standard deviation each."""
 
     scale: Annotated[float, Field(ge=0, le=5)]
@@ -47,7 +42,7 @@ class RewardError(_Model):
     """Of the logarithm of the share that hangs."""
 
 
-class RewardTable(_Model):
+class RewardTable(ProfileModel):
     """Seconds of a reward worker for one sample: one number, or a distribution of right and of wrong answers."""
 
     kind: Annotated[str, Field(pattern=r"^(code|math|function|format)$")]
@@ -96,8 +91,8 @@ class RewardTable(_Model):
         says it all."""
         if self.right_s is None or self.wrong_s is None or self.correct is None or self.unsolved is None:
             return None
-        stuck = min(MOST - 1, round(MOST * self.hanging * hanging))
-        ending = MOST - stuck
+        stuck = min(MOST_EXECUTIONS - 1, round(MOST_EXECUTIONS * self.hanging * hanging))
+        ending = MOST_EXECUTIONS - stuck
         places = [(i + 0.5) / ending * len(self.wrong_s) for i in range(ending)]
         ended = [scale * self.wrong_s[min(len(self.wrong_s) - 1, int(place))] for place in places]
         return RewardExecutions(

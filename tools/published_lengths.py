@@ -13,8 +13,9 @@ import math
 from pathlib import Path
 
 from rlplan.plans.yaml.errors import InputError
-from rlplan.profiles.imports.log_columns import csv_rows
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
+
+from .published_csv import csv_rows
 
 COLUMNS = ("source", "step", "prompt_id", "sample_id", "response_tokens", "reward")
 

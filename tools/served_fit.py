@@ -36,9 +36,10 @@ from numpy.typing import NDArray
 from rlplan.plans.facts.model_names import architecture_of, guess
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.hardware import GPUS, gpu_of
-from rlplan.profiles.imports.log_columns import csv_rows
 from rlplan.profiles.laws.decode_law import FACTORS, DecodeLaw, Sheet, sheet
 from rlplan.profiles.laws.factor_fit import TAIL, Factor, Factors, fit_factors
+
+from .published_csv import csv_rows
 
 COLUMNS = (
     "system", "model_path", "precision", "isl", "osl", "tp_size", "moe_ep_size", "attention_dp_size", "batch_size",

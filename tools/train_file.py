@@ -21,10 +21,11 @@ from rlplan.plans.facts.public_models import Architecture
 from rlplan.plans.schema.levers import UpdateLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.hardware import Gpu, gpu_of
-from rlplan.profiles.imports.log_columns import csv_rows, not_a_number
 from rlplan.profiles.laws.factor_fit import Factor, Factors, fit_factors
 from rlplan.profiles.laws.rank_memory import train_memory
 from rlplan.profiles.laws.train_law import FACTORS, TrainPhysics
+
+from .published_csv import csv_rows, not_a_number
 
 Array = NDArray[np.float64]
 

@@ -17,10 +17,11 @@ from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.public_models import Architecture
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.hardware import GPUS
-from rlplan.profiles.imports.log_columns import csv_rows, not_a_number
 from rlplan.profiles.laws.factor_fit import Factors, fit_factors
 from rlplan.profiles.laws.sync_law import FACTORS, sync_s
 from rlplan.profiles.library import GpuPrice, Prices
+
+from .published_csv import csv_rows, not_a_number
 
 Array = NDArray[np.float64]
 

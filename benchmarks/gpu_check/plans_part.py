@@ -28,10 +28,10 @@ from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
 from rlplan.plans.schema.workload import Workload
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump
-from rlplan.profiles.fitness import machine_of
 from rlplan.profiles.hardware import gpu_of
 from rlplan.profiles.laws.hardware_peaks import shape_of_policy, work_of_shape
 from rlplan.profiles.laws.rank_memory import STATE_BYTES
+from rlplan.profiles.library.fitness import machine_of
 from rlplan.profiles.phase_schema import Reward, Rollout, Spread, Train
 from rlplan.profiles.profile_schema import Dtype, Profile
 

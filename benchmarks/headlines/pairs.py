@@ -81,9 +81,9 @@ class World:
         row = self.decode[int(math.log2(tp))]
         return list(map(float, np.exp(np.interp(octaves, np.arange(len(row)), row))))
 
-    def update_s(self, train: TrainCost, tokens: float, squares: float, samples: int) -> float:
+    def update_s(self, train: TrainCost, tokens: float, squares: float) -> float:
         """Seconds of an update."""
-        return math.exp(self.update[train.layout.replica]) * train.update_s(tokens, squares, samples)
+        return math.exp(self.update[train.layout.replica]) * train.update_s(tokens, squares)
 
 
 class _Engine:
@@ -233,7 +233,7 @@ def seconds_per_sample(
         sums = float(trained.sum()), float((trained**2).sum())
         turns_s = kind.decode.turns_beside(kind.train.layout)
         sync_s = turns_s + math.exp(world.sync) * (kind.decode.sync_beside(kind.train.layout) - turns_s)
-        seconds[number] = took_s + world.update_s(kind.train, *sums, len(trained)) + sync_s
+        seconds[number] = took_s + world.update_s(kind.train, *sums) + sync_s
         samples[number] = len(trained)
         layout = layout or kind.decode.key
         assert kind.decode.key == layout, "a change of engines is not simulated"

@@ -26,8 +26,8 @@ from rlplan.plans.schema.plan import InputFile, Inputs, ProfileFile
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_tables import table_names
 from rlplan.profiles.library import library_profile
-from rlplan.profiles.scaled_profile import priced_as
-from rlplan.profiles.skeleton import RewardKind, machines_of, model_path_of, skeleton
+from rlplan.profiles.library.scaled_profile import priced_as
+from rlplan.profiles.library.skeleton import RewardKind, machines_of, model_path_of, skeleton
 
 SEED = 35
 MODELS = ("Qwen2.5-7B", "Llama-3.1-8B", "Qwen2.5-14B", "Qwen2.5-32B", "Qwen2.5-72B")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .messages import EngineEvent, Request
-from .vllm_options import output_interval, requests_have_intervals, sampling_parameters, tell_at_cutoff, versions_of
+from .vllm_options import requests_have_intervals, sampling_parameters, tell_at_cutoff, versions_of
 
 # After the first event a poll waits this long for more: while the bulk of a round ends, samples end by the dozen, and
 # one Ray reply for all of them leaves the cores to the decode.
@@ -104,7 +104,7 @@ class EngineRequests:
         """
         held = {}
         for name, (request, event) in self._progress.items():
-            untold = output_interval(request.cutoff_tokens) if name in self._started else 0
+            untold = request.output_interval if name in self._started else 0
             held[name] = len(request.prompt_tokens) + min(len(event.tokens) + untold, request.max_tokens)
         return held
 

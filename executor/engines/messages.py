@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+# A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
+ALIVE_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,16 @@ class Request:
     drawn_tokens: int = 0
     choices: tuple[str, ...] = ()
     prompt_id: str = ""
+
+    @property
+    def output_interval(self) -> int:
+        """Tokens between two outputs of the request, of which vLLM gives the first after one token.
+
+        Outputs come often enough to show that the request is alive, and one of them comes at `cutoff_tokens` tokens or
+        a few tokens later.
+        """
+        after = (self.cutoff_tokens or 0) - 1
+        return ALIVE_TOKENS if after < 1 else math.ceil(after / math.ceil(after / ALIVE_TOKENS))
 
 
 @dataclass(slots=True)

@@ -10,10 +10,7 @@ from ...plans.facts.device_shares import ENGINE_SHARE
 from ...rounds.balancing.placement import BLOCK_TOKENS
 from ..drafts.draft_messages import PROMPT, PROMPT_TOKENS, REQUEST
 from ..processes.actors import visible_gpus
-from .messages import EngineConfig, Request
-
-# A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
-ALIVE_TOKENS = 256
+from .messages import ALIVE_TOKENS, EngineConfig, Request
 
 CORES = "VLLM_CPU_OMP_THREADS_BIND"
 """vLLM's environment variable for the cores of an engine on a CPU: those of each rank, `|` between ranks."""
@@ -155,7 +152,7 @@ def sampling_parameters(request: Request, draws_by_place: bool = True) -> Any:
 
     further: dict[str, Any] = {}
     if requests_have_intervals():
-        further["stream_interval"] = output_interval(request.cutoff_tokens)
+        further["stream_interval"] = request.output_interval
     if request.choices:
         from vllm.sampling_params import StructuredOutputsParams
 
@@ -198,18 +195,7 @@ def tell_at_cutoff(engine: Any, request: Request) -> None:
     processor = engine.output_processor
     for name in processor.external_req_ids.get(request.request_id, ()):
         # Every token for itself (1) would forget which ones were told already.
-        processor.request_states[name].stream_interval = max(2, output_interval(request.cutoff_tokens))
-
-
-def output_interval(cutoff_tokens: int | None) -> int:
-    """Tokens between two outputs of a request, of which vLLM gives the first after one token.
-
-    Outputs come often enough to show that the request is alive, and one of them comes at `cutoff_tokens` tokens or a
-    few tokens later.
-    """
-    if cutoff_tokens is None or cutoff_tokens <= 1:
-        return ALIVE_TOKENS
-    return math.ceil((cutoff_tokens - 1) / math.ceil((cutoff_tokens - 1) / ALIVE_TOKENS))
+        processor.request_states[name].stream_interval = max(2, request.output_interval)
 
 
 def versions_of(output: Any, start: str, end: str) -> tuple[str, str]:

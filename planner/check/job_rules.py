@@ -18,7 +18,7 @@ from ...plans.schema.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.document_models import ALL_MODELS
-from ...profiles.fitness import placement_unfit
+from ...profiles.library.fitness import placement_unfit
 from ...profiles.profile_schema import Profile
 from ...rounds.round_spec import prompts_wanted
 from .check_options import CheckOptions, DataReader, M

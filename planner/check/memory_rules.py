@@ -21,11 +21,10 @@ from ...plans.schema.plan import Plan
 from ...plans.schema.planned_rounds import RoundRollout
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
-from ...profiles.fitness import less_memory
+from ...profiles.laws.suspicions import measured_update
 from ...profiles.laws.train_law import layout_faults
-from ...profiles.laws.train_layouts import physics_of
+from ...profiles.library.fitness import less_memory
 from ...profiles.profile_schema import Profile
-from ...profiles.suspicions import measured_update
 from ..costs.decode_costs import DecodeCost, engines_of, entry_of, least_kv_tokens
 from ..costs.draft_costs import draft_laws
 from ..costs.job_pools import JobPools
@@ -141,10 +140,7 @@ def _shape(profile: Profile, model: Architecture | None, pool: Pool | None) -> t
     """(the model's shape where it is known and not guessed, accelerators of a node, among which tensor ranks stay)."""
     per_node = pool.accelerators.per_node if pool is not None else 4096
     if profile.train_law is not None:
-        try:
-            return physics_of(profile.train_law).architecture, profile.train_law.accelerators_per_node
-        except ValueError:
-            return None, per_node  # pricing the update says so
+        return profile.train_law.shape, profile.train_law.accelerators_per_node
     return (None if model is None or model.guessed else model), per_node
 
 
@@ -176,7 +172,7 @@ def _update(
         yield Fault("train-layout", (*location, field), why, f"write another {field}, or solve again")
     if uneven:
         return
-    measured = measured_update(profile, train) is not None
+    measured = measured_update(profile.train, train) is not None
     dtype_fault = None if measured else law_dtype_fault(profile, job.model.dtype, job.model.head_dtype)
     if dtype_fault is not None:
         yield Fault.of("update-unmeasured", location, dtype_fault)

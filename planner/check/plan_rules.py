@@ -27,10 +27,10 @@ from ...plans.schema.job import Job, JobPaths, job_paths, missing_files, model_f
 from ...plans.schema.plan import InputFile, LengthsInput, Plan
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
-from ...profiles.fitness import other_accelerator, unfit
+from ...profiles.laws.suspicions import suspicions
+from ...profiles.library.fitness import other_accelerator, unfit
+from ...profiles.library.scaled_profile import priced_as
 from ...profiles.profile_schema import Profile
-from ...profiles.scaled_profile import priced_as
-from ...profiles.suspicions import suspicions
 from ..costs.job_pools import NodesTaken, pools_of_plan
 from ..costs.memory_table import JobMemory
 from ..costs.round_costs import nodes_of

@@ -13,10 +13,10 @@ from ...plans.phrases.numbers import count
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...plans.yaml.yaml_io import sha256_file
-from ...profiles.fitness import age_days
+from ...profiles.laws.suspicions import suspicions
 from ...profiles.length_trace import LengthTrace, read_lengths
+from ...profiles.library.fitness import age_days
 from ...profiles.profile_schema import Profile
-from ...profiles.suspicions import suspicions
 from .check_options import CheckOptions
 from .reward_rules import failed_audit
 

@@ -39,10 +39,10 @@ from ...plans.schema.levers import EngineLayout
 from ...plans.schema.predicted import StepNoise
 from ...plans.yaml.errors import InputError
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
+from ...profiles.laws.suspicions import measured_update
 from ...profiles.laws.train_error import law_error
 from ...profiles.phase_schema import Spread
 from ...profiles.profile_schema import Profile
-from ...profiles.suspicions import measured_update
 from ..costs.colocation import LINK_ERROR
 from ..costs.decode_costs import checks_of, entry_of
 from ..costs.update_costs import TrainCost
@@ -117,7 +117,7 @@ def _update_sources(profile: Profile, train: TrainCost) -> Iterator[tuple[str, f
     """(source, relative standard deviation of an update's seconds by it)."""
     law, own, layout = profile.train_law, update_error(profile, train), train.layout
     named = [f"{size}{count}" for size in ("tp", "pp", "cp", "sp", "ep") if (count := getattr(layout, size)) > 1]
-    if law is None or measured_update(profile, layout) is not None:
+    if law is None or measured_update(profile.train, layout) is not None:
         yield "update-" + ".".join([f"dp{layout.dp}", *named]), own
         return
     common = law.error / MEAN_OVER_DEVIATION
@@ -144,7 +144,7 @@ def rollout_error(profile: Profile, layout: EngineLayout) -> float:
 def update_error(profile: Profile, train: TrainCost) -> float:
     """Relative standard deviation of an update's seconds, those not counted in which states move over the host
     link."""
-    entry, train_law = measured_update(profile, train.layout), profile.train_law
+    entry, train_law = measured_update(profile.train, train.layout), profile.train_law
     if entry is None and train_law is None:
         raise InputError(
             f"the profile has no update of dp {train.layout.dp} and {train.layout.micro_batch_tokens} tokens"
@@ -160,7 +160,7 @@ def noise_of(profile: Profile, layout: EngineLayout, train: TrainCost) -> StepNo
     Rollouts and updates scatter about the line that was fitted to them (the fit's error where the profile does not
     state the noise), weight transfers and the wait for a last reward between their repeats.
     """
-    entry, update = entry_of(profile, layout), measured_update(profile, train.layout)
+    entry, update = entry_of(profile, layout), measured_update(profile.train, train.layout)
     of_rollouts = [
         check.noise if check.noise is not None else check.error / MEAN_OVER_DEVIATION
         for check in checks_of(profile, layout)

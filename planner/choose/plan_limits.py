@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ...plans.schema.levers import EngineLayout
-from ..costs.job_pools import NodesTaken, fewest
-from ..costs.memory_table import HostShare
+from ..costs.job_pools import HostShare, NodesTaken, fewest
 
 Objective = Literal["seconds", "usd"]
 """The minimised cost, per trained sample."""

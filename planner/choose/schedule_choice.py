@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass, replace
 
 from ...plans.yaml.errors import Infeasible
-from ...profiles.profile_schema import Profile
 from .candidate_search import ON_REQUEST, Progress, Search, is_plain
 from .cycle_cost import Column, Cycle
 from .holdout_rounds import Holdout, least_p95, simulate_holdout, step_p95
@@ -173,7 +172,7 @@ def solve_all(search: Search, max_nodes: int) -> Solution:
     raise AssertionError("the last try returns")
 
 
-def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress) -> Decided:
+def decide(search: Search, max_nodes: int, progress: Progress) -> Decided:
     """Solve the program over the columns that came through all passes, until the simplest schedule tied with its choice
     keeps the limits on rounds that it has not seen, too, and is no slower there than plain rounds that it may be."""
     dynamic, eligible = search.setting.dynamic_sampling, eligible_of(search)
@@ -190,7 +189,7 @@ def decide(search: Search, profile: Profile, max_nodes: int, progress: Progress)
                     finalists, partners, search.needs_long, search.limits, search.setting.target, max_nodes, dynamic
                 )
             progress("simulating the choice on rounds of its own", 0.985)
-            tolerance = tolerance_of(search, solution.cycle, profile)
+            tolerance = tolerance_of(search, solution.cycle)
             simple = simplest(search, solution.cycle, tolerance)
             # A simpler schedule that breaks a limit on the holdout rounds, or loses to plain rounds there, is no tie;
             # then only the proven best is tried, and after it what it loses to.

@@ -41,7 +41,6 @@ from dataclasses import replace
 from typing import cast
 
 from ...plans.facts.executable import SAME_IN_BOTH_KINDS, update_faults
-from ...profiles.profile_schema import Profile
 from ...rounds.round_spec import UNBIASED
 from ..costs.update_costs import TrainCost
 from .candidate_search import Search, is_plain
@@ -108,9 +107,9 @@ ENOUGH = 0.5
 enough."""
 
 
-def tolerance_of(search: Search, best: Cycle, profile: Profile) -> float:
+def tolerance_of(search: Search, best: Cycle) -> float:
     """Share of its cost up to which others are tied with `best`."""
-    return min(MOST, step_error(profile, scheduled_rounds(search, best)))
+    return min(MOST, step_error(search.space.profile, scheduled_rounds(search, best)))
 
 
 def simplest(search: Search, best: Cycle, tolerance: float) -> Cycle:

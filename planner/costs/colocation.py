@@ -29,9 +29,9 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.levers import UpdateLayout
 from ...profiles.hardware import GPUS, Gpu, gpu_of
 from ...profiles.laws.rank_memory import MASTER_BYTES, STATE_BYTES
-from ...profiles.laws.train_layouts import train_physics, trained_parameters
+from ...profiles.laws.train_layouts import train_physics
 from ...profiles.profile_schema import Profile
-from .memory_table import DeviceMemory, Engines, device_bytes
+from .memory_table import DeviceMemory, Engines, device_bytes, trained_parameters
 
 LINK_ERROR = 0.35
 """Relative standard deviation of `HOST_LINK_SHARE`: the logarithm of sqrt(2), by which both measurements differ from
@@ -55,11 +55,6 @@ def shares_gpus(profile: Profile) -> bool:
     return profile.machine.kind == "cuda" and profile.provenance != "measured"
 
 
-def host_bytes_per_s(gpu: Gpu) -> float:
-    """Bytes a second at which weights and optimizer states move between a GPU and host memory."""
-    return gpu.host_copy_bytes_per_s
-
-
 def turns_known(profile: Profile) -> bool:
     """Whether seconds of turns on shared GPUs are known, by data sheets or as measured."""
     return shares_gpus(profile) or any(entry.wake_s is not None for entry in profile.rollout)
@@ -76,7 +71,7 @@ def sleep_and_wake_s(profile: Profile, tp: int) -> float:
         return (entry.sleep_s or 0.0) + (entry.wake_s or 0.0)
     device = DeviceMemory(profile, _gpu(profile).memory_bytes)
     moves, _ = device.step(device.engine(Engines(entry, entry.layout)))
-    link_s = sum(move.link_bytes for move in moves) / host_bytes_per_s(_gpu(profile))
+    link_s = sum(move.link_bytes for move in moves) / _gpu(profile).host_copy_bytes_per_s
     return link_s + sum(move.mapped_bytes for move in moves) / MAP_BYTES_PER_S
 
 
@@ -91,12 +86,12 @@ def state_moves_s(profile: Profile, layout: UpdateLayout) -> float:
     By the law, whether they stay is told by the data sheet of the law's GPU, as its other seconds are.
     """
     measured = [entry.moves_s for entry in profile.train if entry.layout == layout and entry.moves_s is not None]
-    physics = train_physics(profile)
+    physics = train_physics(profile.train_law)
     if measured or physics is None:
         return measured[0] if measured else 0.0
     device = DeviceMemory(profile, physics.gpu.memory_bytes)
     moves, _ = device.step(trainer=device.trainer(layout))
-    return sum(move.link_bytes for move in moves) / host_bytes_per_s(physics.gpu)
+    return sum(move.link_bytes for move in moves) / physics.gpu.host_copy_bytes_per_s
 
 
 def staging_s(profile: Profile, layout: UpdateLayout) -> float:
@@ -106,7 +101,7 @@ def staging_s(profile: Profile, layout: UpdateLayout) -> float:
     """
     on_cpu = profile.machine.kind != "cuda"
     device_bytes = 0 if on_cpu else MASTER_BYTES if layout.offload else STATE_BYTES
-    link_s = device_bytes / host_bytes_per_s(_gpu(profile))
+    link_s = device_bytes / _gpu(profile).host_copy_bytes_per_s
     return (link_s + (STATE_BYTES - device_bytes) / HOST_COPY_BYTES_PER_S) * trained_parameters(profile, layout)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...plans.schema.levers import EngineLayout, RoundBalance, RoundHandOver, RoundPrefix, RoundTail, UpdateLayout
+from ...profiles.draft_schema import DraftLaw
 from ...profiles.laws.sync_law import tensors
-from ...profiles.laws.train_layouts import train_physics
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile, RoundCheck
 from ...rounds.balancing.placement import BLOCK_TOKENS
@@ -34,13 +35,40 @@ TAIL_SEQUENCES, TAIL_TOKENS = 16, 512
 of each."""
 
 
+RATES = ("a", "b", "c", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
+"""What engines that are slower than others need more of, beside their curve and the host's seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDrafts:
+    """Speculative decoding (drafts) as a plan has it.
+
+    Attributes:
+        tokens: drafted a step at most.
+        up_to_sequences: the largest batch that is speculated on.
+        law: what drafts give and take, in epochs with a history.
+        first: the same in the first epoch.
+    """
+
+    tokens: int
+    up_to_sequences: int
+    law: DraftLaw
+    first: DraftLaw
+
+    def __post_init__(self) -> None:
+        most = min(self.law.most_tokens, self.first.most_tokens)
+        if not 1 <= self.tokens <= most:
+            raise ValueError(f"drafts of {self.tokens} tokens have no law, which tells of 1 to {most}")
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeCost:
     """Seconds of generation in one engine layout: a decode step of B sequences with K KV tokens takes base_s(B) + c K.
 
     `base_s` is `a + b B`, or, where `curve` has points, linear between them: batches of a mixture of experts and beyond
     the compute knee bend it. It never falls. Where the profile states what the host takes (`host`), the step is the
-    longer of both, taken where a sequence holds `HELD_TOKENS`: simulators are of steps that are linear in KV.
+    longer of both, taken where a sequence holds `HELD_TOKENS`: simulators are of steps that are linear in KV. A step
+    with drafts is charged by the token: its seconds over the tokens of a sample that it gives (draft_costs.py).
 
     Attributes:
         a, b, c: seconds, seconds per sequence, seconds per KV token.
@@ -61,7 +89,10 @@ class DecodeCost:
         block_tokens: KV tokens of a block of the engines' cache; whole blocks of a prompt are shared by its samples.
         sharing: when a prompt's samples are put on one engine; None: they are spread as the load has it.
         balance: by what samples start longest expected first; None: they start in order.
+        drafts: what engines speculate on; None: they do not.
         device: with a curve, device_s of 0 to its last point, computed once (that of 0 is that of 1); else empty.
+        by_batch: with drafts, for 0 to `up_to_sequences` samples, (seconds of a step without its KV, tokens of a sample
+            that it gives): of a step with drafts where these pay, else of one without; else empty.
     """
 
     key: EngineLayout
@@ -86,7 +117,9 @@ class DecodeCost:
     turns_s: float = 0
     travel: Travel | None = None
     turns: Callable[[int, UpdateLayout], TurnsTake] | None = field(default=None, repr=False, compare=False)
+    drafts: PlannedDrafts | None = None
     device: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    by_batch: tuple[tuple[float, float], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.curve:
@@ -95,6 +128,34 @@ class DecodeCost:
             object.__setattr__(self, "device", tuple(values.tolist()))
         else:
             object.__setattr__(self, "device", ())
+        batches = range(self.up_to_sequences + 1) if self.drafts else ()
+        object.__setattr__(self, "by_batch", tuple(map(self._of_batch, batches)))
+
+    def _of_batch(self, sequences: int) -> tuple[float, float]:
+        plain_s, drafts = self._plain_s(sequences), self.drafts
+        if drafts is None or sequences == 0:
+            return plain_s, 1.0
+        step_s, emitted = self.drafted_step(drafts.law, drafts.tokens, sequences)
+        return (step_s, emitted) if step_s < plain_s * emitted else (plain_s, 1.0)
+
+    @property
+    def up_to_sequences(self) -> int:
+        """Sequences of the largest batch that decodes with drafts; 0 without."""
+        return self.drafts.up_to_sequences if self.drafts else 0
+
+    def in_first_epoch(self) -> DecodeCost:
+        """The same engines while no prompt has earlier responses, from which drafts come."""
+        drafts = self.drafts
+        return self if drafts is None else replace(self, drafts=replace(drafts, law=drafts.first))
+
+    def drafted_step(self, law: DraftLaw, tokens: int, sequences: int) -> tuple[float, float]:
+        """(seconds of a step of so many samples that verifies drafts of at most `tokens`, without KV; tokens of a
+        sample that it gives)."""
+        verified = sequences * law.verified(tokens, sequences)
+        low = math.floor(verified)
+        low_s, high_s = self.device_s(low), self.device_s(low + 1)
+        step_s = low_s + (verified - low) * (high_s - low_s) + self.host_s(sequences) + law.extra_s(sequences)
+        return step_s, law.emitted(tokens, sequences)
 
     def sync_beside(self, trainers: UpdateLayout) -> float:
         """Seconds of a weight transfer from trainers of a layout, with sleep and wake."""
@@ -117,10 +178,28 @@ class DecodeCost:
             return replace(self, turns=None)
         return replace(self, kv_capacity_tokens=min(tokens, self.kv_capacity_tokens))
 
+    def slowed(self, factor: float) -> DecodeCost:
+        """The same engines where decoding and prefill take `factor` times as long: beside a judge, for example."""
+        if factor == 1.0:
+            return self
+        rates: dict[str, Any] = {rate: factor * getattr(self, rate) for rate in RATES}
+        curve = tuple((count, factor * seconds) for count, seconds in self.curve)
+        return replace(self, **rates, curve=curve, host=(factor * self.host[0], factor * self.host[1]))
+
     def base_s(self, sequences: int) -> float:
-        """Seconds of a decode step with so many sequences and no KV."""
-        hidden_s = HELD_TOKENS * self.c * sequences
-        return max(self.device_s(sequences), self.host_s(sequences) - hidden_s)
+        """Seconds per generated token of a step of so many sequences, without their KV."""
+        if not 0 <= sequences < len(self.by_batch):
+            return self._plain_s(sequences)
+        step_s, emitted = self.by_batch[sequences]
+        return step_s / emitted
+
+    def _plain_s(self, sequences: int) -> float:
+        """Seconds of a step without drafts and KV: an engine that may draft never schedules ahead
+        (vllm/config/vllm.py), so that the host's seconds come on top of the device's."""
+        device_s, host_s = self.device_s(sequences), self.host_s(sequences)
+        if self.drafts is not None and sequences:
+            return device_s + host_s
+        return max(device_s, host_s - HELD_TOKENS * self.c * sequences)
 
     def host_s(self, sequences: int) -> float:
         """Seconds of the host in a decode step with so many sequences."""
@@ -146,12 +225,12 @@ class DecodeCost:
         return steps * self.base_s(sequences) + self.kv_s(sequences) * grown
 
     def kv_s(self, sequences: int) -> float:
-        """Seconds that each KV token adds to a decode step of so many sequences."""
-        return self.c
+        """Seconds per generated token that each KV token adds to a step of so many sequences."""
+        return self.c / self.by_batch[sequences][1] if 0 <= sequences < len(self.by_batch) else self.c
 
     def emitted(self, sequences: int) -> float:
         """Tokens of a sample that a decode step of so many sequences gives."""
-        return 1
+        return self.by_batch[sequences][1] if 0 <= sequences < len(self.by_batch) else 1
 
     def admit_s(self, tokens: float, cached: float = 0) -> float:
         """Seconds to admit a request of so many tokens, of which the first `cached` need no prefill."""
@@ -264,11 +343,11 @@ def decode_cost(
     sync_s = (rollout.sync_apart or rollout.sync).p50 if apart else rollout.sync.p50
     return DecodeCost(
         key=layout,
-        a=factor * rollout.step_s,
-        b=factor * rollout.step_s_per_sequence,
-        c=factor * rollout.step_s_per_kv_token,
-        prefill_s=factor * rollout.prefill_s,
-        prefill_s_per_token=factor * rollout.prefill_s_per_token,
+        a=rollout.step_s,
+        b=rollout.step_s_per_sequence,
+        c=rollout.step_s_per_kv_token,
+        prefill_s=rollout.prefill_s,
+        prefill_s_per_token=rollout.prefill_s_per_token,
         kv_capacity_tokens=rollout.kv_capacity_tokens,
         max_sequences=max([1, *(p.sequences for p in rollout.points), *rollout.curve_sequences[-1:]]),
         sync_s=sync_s + turns_s,
@@ -276,15 +355,15 @@ def decode_cost(
         round_s=overhead_s,
         # Fitted over all engines' samples; here each engine pays for its own.
         finish_s=count * per_sample_s,
-        prefill_s_per_token_squared=factor * rollout.prefill_s_per_token_squared,
-        curve=tuple((n, factor * s) for n, s in zip(rollout.curve_sequences, rollout.curve_s, strict=True)),
-        host=(factor * rollout.host_s, factor * rollout.host_s_per_sequence),
+        prefill_s_per_token_squared=rollout.prefill_s_per_token_squared,
+        curve=tuple(zip(rollout.curve_sequences, rollout.curve_s, strict=True)),
+        host=(rollout.host_s, rollout.host_s_per_sequence),
         measured_engines=0 if count == rollout.engines else rollout.engines,
         block_tokens=rollout.kv_block_tokens or BLOCK_TOKENS[profile.machine.kind],
         turns_s=turns_s,
         turns=turns_of(profile, pools.rollout, Engines(rollout, layout)) if pools is not None and turns_s else None,
         travel=None if pools is None else _travel(profile, pools, layout, sync_s),
-    )
+    ).slowed(factor)
 
 
 def _travel(profile: Profile, pools: JobPools, engines: EngineLayout, constant_s: float) -> Travel | None:
@@ -295,9 +374,9 @@ def _travel(profile: Profile, pools: JobPools, engines: EngineLayout, constant_s
         return None
     if profile.provenance == "measured" and not pools.apart:
         return None
-    physics = train_physics(profile)
+    law = profile.train_law
     size_bytes = SENT_BYTES[profile.machine.kind] * profile.model_parameters
-    return Travel(pools, engines, size_bytes, constant_s, None if physics is None else tensors(physics.architecture))
+    return Travel(pools, engines, size_bytes, constant_s, None if law is None else tensors(law.shape))
 
 
 def beside_training(cost: DecodeCost, alone: DecodeCost | None, stay: int) -> DecodeCost:
@@ -321,6 +400,5 @@ def beside_training(cost: DecodeCost, alone: DecodeCost | None, stay: int) -> De
     def between(rate: str) -> Any:
         return float(TRAINING_CROWDS * getattr(cost, rate) + (1.0 - TRAINING_CROWDS) * faster * getattr(alone, rate))
 
-    rates = ("a", "b", "c", "prefill_s", "prefill_s_per_token", "prefill_s_per_token_squared")
-    changes: dict[str, Any] = {rate: between(rate) for rate in rates}
+    changes: dict[str, Any] = {rate: between(rate) for rate in RATES}
     return replace(cost, **changes)

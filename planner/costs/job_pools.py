@@ -31,6 +31,23 @@ class NodesTaken(NamedTuple):
         return self.rollout <= others.rollout and self.train <= others.train
 
 
+class HostShare(NamedTuple):
+    """Host memory of equal parts that are spread evenly over nodes.
+
+    Attributes:
+        part_count: how many parts there are.
+        phases: for each phase, bytes of a part, and bytes that a node holds once, however many parts it has.
+    """
+
+    part_count: int
+    phases: tuple[tuple[float, float], ...]
+
+    def on_node(self, nodes: int) -> float:
+        """Bytes on the fullest of so many nodes, in the phase in which it is fullest."""
+        each = -(-self.part_count // max(1, nodes))
+        return max(each * part + once for part, once in self.phases)
+
+
 def fewest(most: int, suffice: Callable[[int], bool]) -> int:
     """The fewest nodes up to `most` that suffice, more of which suffice as well; `most` where no fewer do."""
     return bisect.bisect_left(range(1, most), True, key=suffice) + 1

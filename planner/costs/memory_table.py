@@ -41,9 +41,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from ...plans.facts.device_shares import ASLEEP_SHARE, SLACK_SHARE
+from ...plans.facts.device_shares import ASLEEP_SHARE, PLANNED_SHARE, SLACK_SHARE
 from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.cluster import Pool
 from ...plans.schema.levers import EngineLayout, UpdateLayout
@@ -53,11 +53,12 @@ from ...profiles.laws.rank_memory import (
     MASTER_BYTES,
     MOMENT_BYTES,
     UTILISATION,
+    rank_parameters,
 )
-from ...profiles.laws.train_layouts import MEMORY_SHARE, fitted_memory, train_physics, trained_parameters
+from ...profiles.laws.suspicions import measured_update
+from ...profiles.laws.train_layouts import fitted_memory, physics_of, train_physics
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile
-from ...profiles.suspicions import measured_update
 from ...rounds.device_ledger import (
     KV_CACHE,
     MOMENTS,
@@ -71,7 +72,7 @@ from ...rounds.device_ledger import (
     trainer_holder,
 )
 from ...rounds.step_order import step_moves
-from .job_pools import JobPools, NodesTaken
+from .job_pools import HostShare, JobPools, NodesTaken
 
 Place = Literal["device", "host"]
 Phase = Literal["rollout", "train", "sync"]
@@ -174,21 +175,11 @@ def fullest_host(uses: Iterable[MemoryUse]) -> MemoryUse:
     return max((use for use in uses if use.place == "host"), key=lambda use: use.fullness)
 
 
-class HostShare(NamedTuple):
-    """Host memory of equal parts that are spread evenly over nodes.
-
-    Attributes:
-        part_count: how many parts there are.
-        phases: for each phase, bytes of a part, and bytes that a node holds once, however many parts it has.
-    """
-
-    part_count: int
-    phases: tuple[tuple[float, float], ...]
-
-    def on_node(self, nodes: int) -> float:
-        """Bytes on the fullest of so many nodes, in the phase in which it is fullest."""
-        each = -(-self.part_count // max(1, nodes))
-        return max(each * part + once for part, once in self.phases)
+def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
+    """Parameters that a trainer rank keeps in float32; an equal share where the profile has no law of the model."""
+    if profile.train_law is None:
+        return profile.model_parameters * layout.state_copies / layout.accelerators
+    return rank_parameters(physics_of(profile.train_law).architecture, layout)
 
 
 def training_bytes(profile: Profile, layout: UpdateLayout) -> tuple[dict[str, float], Moments, bool]:
@@ -196,9 +187,9 @@ def training_bytes(profile: Profile, layout: UpdateLayout) -> tuple[dict[str, fl
 
     A measured update says its peak, or nothing; else the law tells, with its fitted factors.
     """
-    entry, physics = measured_update(profile, layout), train_physics(profile)
-    if entry is None and physics is not None and profile.train_law is not None:
-        memory = fitted_memory(physics, layout, profile.train_law.memory_factors)
+    entry = measured_update(profile.train, layout)
+    if entry is None and profile.train_law is not None:
+        memory = fitted_memory(profile.train_law, layout)
         return memory.kept, memory.moments, True
     share = trained_parameters(profile, layout)
     kept = {
@@ -226,7 +217,7 @@ class DeviceMemory:
     def engine(self, engines: Engines) -> Holder:
         """An engine, with a KV cache as `engines` has it."""
         tp = engines.layout.tp
-        physics = train_physics(self.profile)
+        physics = train_physics(self.profile.train_law)
         shape = None if physics is None else physics.architecture
         # Ranks beyond the KV heads hold copies of them.
         ranks = tp if shape is None else min(tp, 1 if shape.latent_kv else shape.kv_heads)
@@ -243,7 +234,7 @@ class DeviceMemory:
     def room_beside(self, engines: Sequence[Engines]) -> float:
         """Bytes that may be planned beside whichever of `engines` holds most."""
         held = max(self.engine(each).device_bytes("awake") for each in engines)
-        return MEMORY_SHARE * self.capacity_bytes - held
+        return PLANNED_SHARE * self.capacity_bytes - held
 
     @cached_property
     def least_room(self) -> float:
@@ -280,7 +271,7 @@ class DeviceMemory:
         replica on other GPUs trains early (rounds/group_queue.py), as ranks of all replicas hold shards of the
         parameters."""
         held = self.engine(engines).device_bytes("awake") + self.trainer(layout).device_bytes("streaming")
-        return held <= MEMORY_SHARE * self.capacity_bytes
+        return held <= PLANNED_SHARE * self.capacity_bytes
 
     def ledger(self, engine: Holder, trainer: Holder, room_bytes: float = 0.0) -> DeviceLedger:
         """The ledger of a GPU on which an engine decodes while the trainer is offloaded, or stays loaded where
@@ -439,10 +430,10 @@ class JobMemory:
     def weights_under_way(self, side: Side) -> float:
         """Bytes of host memory that weights on their way take on a node where `side` is: a whole copy of a model whose
         shape is unknown, which may be one large tensor."""
-        whole, physics = self.weight_bytes * self.profile.model_parameters, train_physics(self.profile)
-        if physics is None:
+        whole, law = self.weight_bytes * self.profile.model_parameters, self.profile.train_law
+        if law is None:
             return whole
-        shape = physics.architecture
+        shape = law.shape
         bucket = max(BUCKET_BYTES, self.weight_bytes * shape.hidden * max(shape.vocab, shape.intermediate))
         return min(whole, (LEAVING if side == "trainers" else ARRIVING) * bucket)
 
@@ -485,7 +476,7 @@ class JobMemory:
 def device_bytes(profile: Profile, pool: Pool) -> int:
     """Memory of an accelerator that may be planned with: as the cluster says, and no more than the data sheet does of
     the one that a law is of."""
-    stated, physics = pool.accelerators.memory_bytes, train_physics(profile)
+    stated, physics = pool.accelerators.memory_bytes, train_physics(profile.train_law)
     return stated if physics is None else min(stated, physics.gpu.memory_bytes)
 
 

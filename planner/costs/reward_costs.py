@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ...plans.schema.levers import EngineLayout
 from ...plans.schema.planned_job import PooledReward
 from ...profiles.phase_schema import Reward, RewardExecutions
-from ...profiles.profile_schema import Profile
+from ...profiles.profile_schema import Machine
 from ...profiles.reward_tables import reward_table
 from ...rounds.timeouts import RewardExecution, TimeoutSpec
 
@@ -235,10 +235,12 @@ def reward_cost(reward: Reward, workers: int, timeout: TimeoutSpec = NO_TIMEOUT)
     return RewardCost(workers, reward.per_sample_s, delay_s, executions, timeout)
 
 
-def crowding(profile: Profile, engines: EngineLayout, workers: int, further: Sequence[RewardCost] = ()) -> float:
-    """Factor on decode and prefill seconds beside so many reward workers, over those beside the workers that the
-    profile was measured with; 1 where accelerators are GPUs (workers then have cores of their own, reward_choices.py)
-    or the profile does not know the load.
+def crowding(
+    machine: Machine, reward: Reward, engines: EngineLayout, workers: int, further: Sequence[RewardCost] = ()
+) -> float:
+    """Factor on decode and prefill seconds beside so many reward workers, over those beside the workers that a profile
+    of this machine and reward was measured with; 1 where accelerators are GPUs (workers then have cores of their own,
+    reward_choices.py) or the profile does not know the load.
 
     Where accelerators are cores, a worker that scores keeps one busy, and so does each rank of an engine. The kernel
     shares c cores evenly among what wants to run, so that e ranks beside b busy workers decode (e + b) / c times as
@@ -246,7 +248,6 @@ def crowding(profile: Profile, engines: EngineLayout, workers: int, further: Seq
     profile has rounds with one number of workers only. Pools of `further` parts of the reward are taken to have had a
     worker each then, and to be as much busier than the first part's as their samples take longer.
     """
-    reward, machine = profile.reward, profile.machine
     measured = reward.workers + len(further)
     if machine.kind == "cuda" or reward.load is None or workers == measured:
         return 1.0

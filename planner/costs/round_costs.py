@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ...plans.facts.plan_text import update_text
 from ...plans.phrases.numbers import count
@@ -14,11 +13,11 @@ from ...plans.schema.planned_job import PlannedJob
 from ...plans.schema.planned_rounds import LongRound, RoundRollout, ShortRound
 from ...plans.yaml.errors import InputError
 from ...profiles.judge_schema import Judge
+from ...profiles.laws.suspicions import measured_update
 from ...profiles.profile_schema import Profile
-from ...profiles.suspicions import measured_update
 from .colocation import sleep_and_wake_s
 from .decode_costs import ChangeCost, DecodeCost, beside_training, engines_of, layout_cost
-from .draft_costs import DraftedCost, beside_judge, drafted_as_planned, drafted_like, first_epoch_cost, slowed
+from .draft_costs import drafted_as_planned, drafted_like
 from .job_pools import JobPools, NodesTaken, fewest, pools_of_plan
 from .memory_table import Engines, JobMemory, MemoryUse, Side
 from .reward_costs import AT_ONCE, RewardCost, crowding, further_costs, reward_cost, slower_of, slowest_of
@@ -46,8 +45,8 @@ class RoundCosts:
         """The same while no prompt has earlier responses, from which drafts come."""
         change = self.change
         if change is not None:
-            change = replace(change, after=first_epoch_cost(change.after))
-        return replace(self, decode=first_epoch_cost(self.decode), change=change)
+            change = replace(change, after=change.after.in_first_epoch())
+        return replace(self, decode=self.decode.in_first_epoch(), change=change)
 
 
 def round_costs(
@@ -65,9 +64,22 @@ def round_costs(
     pools, apart = pools_of_plan(planned, cluster), planned.placement is not None
     further = further_costs(planned.reward.further.values())
     workers = planned.reward.all_workers or profile.reward.workers
-    kinds = partial(_kind, profile, allowed, slower, pools, apart, planned.streams, workers, further)
-    short = kinds(rounds.short)
-    return short, kinds(rounds.long) if rounds.long else short
+
+    def kind(round_: ShortRound | LongRound) -> RoundCosts:
+        rollout = round_.rollout
+        # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
+        decode = _crowded(profile, decode_of(profile, rollout, pools), slower, workers, further)
+        if rollout.drafts is not None:
+            decode = drafted_as_planned(decode, rollout.drafts, profile.drafts, allowed)
+        spec = round_.change
+        change = None if spec is None else change_of(profile, slower, apart, further, decode, spec, workers)
+        if isinstance(spec, RoundTail):  # whose engines take all that is free, so that trainers make room
+            decode = replace(decode, turns=None)
+        train = decode.update_beside(train_of(profile, round_.train, apart))
+        return RoundCosts(decode, rollout.max_num_seqs, train, change, planned.streams, rollout.kv_tokens)
+
+    short = kind(rounds.short)
+    return short, kind(rounds.long) if rounds.long else short
 
 
 def scoring(planned: PlannedJob, profile: Profile) -> RewardCost:
@@ -122,30 +134,6 @@ def judge_of(profile: Profile, planned: RewardJudge) -> Judge:
     return profiled
 
 
-def _kind(
-    profile: Profile,
-    allowed: SearchDrafts | None,
-    slower: float,
-    pools: JobPools | None,
-    apart: bool,
-    streams: bool,
-    workers: int,
-    further: Sequence[RewardCost],
-    round_: ShortRound | LongRound,
-) -> RoundCosts:
-    rollout = round_.rollout
-    # A copy beside an engine is taken as busy all the time: what it takes is measured under load.
-    decode = _crowded(profile, decode_of(profile, rollout, pools), slower, workers, further)
-    if rollout.drafts is not None:
-        decode = drafted_as_planned(decode, rollout.drafts, profile.drafts, allowed)
-    spec = round_.change
-    change = None if spec is None else change_of(profile, slower, apart, further, decode, spec, workers)
-    if isinstance(spec, RoundTail):  # whose engines take all that is free, so that trainers make room
-        decode = replace(decode, turns=None)
-    train = decode.update_beside(train_of(profile, round_.train, apart))
-    return RoundCosts(decode, rollout.max_num_seqs, train, change, streams, rollout.kv_tokens)
-
-
 def change_of(
     profile: Profile,
     slower: float,
@@ -172,8 +160,8 @@ def change_of(
         turns_s = sleep_and_wake_s(profile, spec.tp)
         takes_s = after.sync_s - after.turns_s + (2 * turns_s if apart else turns_s)
         after = replace(after, block_tokens=cost.block_tokens, sharing=cost.sharing, balance=cost.balance)
-        if isinstance(cost, DraftedCost):
-            after = drafted_like(after, cost)
+        if cost.drafts is not None:
+            after = drafted_like(after, cost.drafts)
         return ChangeCost(spec, _crowded(profile, after, slower, workers, further), takes_s)
     stay = spec.stay(cost.key.engines)
     alone = layout_cost(profile, EngineLayout(cost.key.tp, stay)) if profile.machine.kind == "cpu" else None
@@ -186,7 +174,7 @@ def _crowded(
     profile: Profile, cost: DecodeCost, slower: float, workers: int, further: Sequence[RewardCost]
 ) -> DecodeCost:
     """Costs beside a judge and reward workers."""
-    return slowed(beside_judge(cost, slower), crowding(profile, cost.key, workers, further))
+    return cost.slowed(slower).slowed(crowding(profile.machine, profile.reward, cost.key, workers, further))
 
 
 def decode_of(profile: Profile, rollout: RoundRollout, pools: JobPools | None = None) -> DecodeCost:
@@ -251,7 +239,7 @@ def table_of(planned: PlannedJob, memory: JobMemory, nodes: NodesTaken) -> tuple
 def train_of(profile: Profile, layout: UpdateLayout, apart: bool = False) -> TrainCost:
     """Costs of the plan's update: by a measured entry, else by the profile's law. `apart`: trainers are on a pool of
     their own. Raises InputError without either."""
-    entry = measured_update(profile, layout)
+    entry = measured_update(profile.train, layout)
     if entry is not None:
         return train_cost(entry, apart)
     if profile.train_law is not None:

@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Any
 
 from ...plans.schema.levers import UpdateLayout
+from ...profiles.laws.suspicions import measured_updates
 from ...profiles.laws.train_law import fits_heads
-from ...profiles.laws.train_layouts import RECOMPUTES, SIZES, peak_bytes, physics_of, train_layouts
+from ...profiles.laws.train_layouts import RECOMPUTES, SIZES, fitted_memory, physics_of, train_layouts
 from ...profiles.phase_schema import Train, TrainLaw
 from ...profiles.profile_schema import Profile
-from ...profiles.suspicions import measured_updates
 from .colocation import state_moves_s
 
 Allowed = Mapping[str, Sequence[Any]]
@@ -34,7 +34,6 @@ class TrainCost:
     """One update in one layout: seconds, per token (prompts included), per sum over samples of squared tokens.
 
     Attributes:
-        per_sample_s: more per sample, where samples are padded instead of packed.
         peak_bytes: accelerator memory of a rank; 0: not known.
         host_link_s: of `step_s`, what a law takes for states that move between GPU and host memory.
         moves_s: of `step_s`, states that make room for engines and come back.
@@ -46,7 +45,6 @@ class TrainCost:
     per_token_s: float
     per_token_squared_s: float
     peak_bytes: int = 0
-    per_sample_s: float = 0
     host_link_s: float = 0
     moves_s: float = 0
     early: bool = True
@@ -57,10 +55,9 @@ class TrainCost:
         law_s = self.host_link_s + more_s if self.host_link_s else 0.0
         return replace(self, step_s=self.step_s + more_s, host_link_s=law_s, moves_s=moves_s)
 
-    def update_s(self, tokens: float, squared_tokens: float, samples: float = 0) -> float:
-        """Seconds of an update on samples with these sums; `samples` only matters where samples are padded."""
-        linear = self.per_token_s * tokens + self.per_token_squared_s * squared_tokens
-        return self.step_s + linear + self.per_sample_s * samples
+    def update_s(self, tokens: float, squared_tokens: float) -> float:
+        """Seconds of an update on samples with these sums."""
+        return self.step_s + (self.per_token_s * tokens + self.per_token_squared_s * squared_tokens)
 
 
 def train_cost(train: Train, apart: bool = False) -> TrainCost:
@@ -96,8 +93,7 @@ def train_cost_in(profile: Profile, layout: UpdateLayout, apart: bool = False) -
         step_s=update.step_s + moves_s,
         per_token_s=update.per_token_s,
         per_token_squared_s=update.per_token_squared_s,
-        peak_bytes=peak_bytes(physics, layout, train_law.memory_factors),
-        per_sample_s=update.per_sample_s,
+        peak_bytes=fitted_memory(train_law, layout).peak_bytes,
         host_link_s=physics.moments_s(layout) + moves_s,
         moves_s=moves_s,
     )
@@ -119,7 +115,7 @@ def train_costs(
     """
     measured = tuple(
         train_cost(entry, apart)
-        for entry in measured_updates(profile)
+        for entry in measured_updates(profile.train)
         if entry.micro_batch_tokens in micro_batch_tokens
         and entry.layout.accelerators == accelerators
         and is_allowed(entry.layout, allowed)
@@ -164,10 +160,10 @@ def least_peak(
         allowed: values of the keys of a layout that are considered.
         runs: which of these layouts are candidates.
     """
-    physics, per_node = physics_of(train_law), train_law.accelerators_per_node
+    shape, per_node = train_law.shape, train_law.accelerators_per_node
     values: dict[str, Sequence[Any]] = {
         **dict.fromkeys(("tp", "pp", "cp", "sp"), SIZES),
-        "ep": SIZES if physics.architecture.experts else (1,),
+        "ep": SIZES if shape.experts else (1,),
         "recompute": RECOMPUTES,
         "offload": (False, True),
         **allowed,
@@ -179,6 +175,6 @@ def least_peak(
         if accelerators % replica.replica:
             continue
         layout = replica.model_copy(update={"dp": accelerators // replica.replica})
-        if fits_heads(physics.architecture, layout, per_node) is None and runs(layout):
-            peaks.append(peak_bytes(physics, layout, train_law.memory_factors))
+        if fits_heads(shape, layout, per_node) is None and runs(layout):
+            peaks.append(fitted_memory(train_law, layout).peak_bytes)
     return min(peaks, default=None)

@@ -9,7 +9,6 @@ from ...plans.facts.plan_text import update_text
 from ...plans.phrases.numbers import count
 from ...plans.schema.levers import UpdateLayout
 from ...plans.schema.predicted import PredictedPhases
-from ...profiles.profile_schema import Profile
 from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import LongKey, ShortKey
 from ..choose.cycle_cost import Cycle
@@ -19,7 +18,7 @@ from ..costs.decode_costs import DecodeCost
 # What pools of their own for engines and trainers cost and save in a schedule.
 
 
-def placement_text(search: Search, cycle: Cycle, profile: Profile, phases: PredictedPhases) -> str | None:
+def placement_text(search: Search, cycle: Cycle, phases: PredictedPhases) -> str | None:
     """Text on pools of their own for engines and trainers, beside taking turns; None where they take turns."""
     if search.space.train_pool is None:
         return None
@@ -30,11 +29,11 @@ def placement_text(search: Search, cycle: Cycle, profile: Profile, phases: Predi
         f"{100 * (phases.train + phases.reward_exposed) / step_s:.0f}% and trainers "
         f"{100 * (phases.rollout + phases.reward_exposed) / step_s:.0f}% of the time"
     )
-    if not shares_gpus(profile):
+    if not shares_gpus(search.space.profile):
         return text
     kinds = _kinds(search, cycle)
-    turns = max(sleep_and_wake_s(profile, cost.key.tp) for cost, _ in kinds)
-    moves = max(state_moves_s(profile, layout) for _, layout in kinds)
+    turns = max(sleep_and_wake_s(search.space.profile, cost.key.tp) for cost, _ in kinds)
+    moves = max(state_moves_s(search.space.profile, layout) for _, layout in kinds)
     return f"{text}; on one pool, turns would take {turns + moves:.2g} s of each step (sleep, wake, optimizer states)"
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from ...plans.schema.length_evidence import LengthBasis
 from ...profiles.length_trace import LengthTrace
 from ..choose.candidate_search import Search
+from ..choose.candidates.candidate_rounds import accepted_share
 from ..choose.candidates.round_kinds import ShortKey
 from ..choose.cycle_cost import Cycle
 from ..choose.holdout_rounds import Holdout
@@ -93,7 +94,7 @@ def can_train(setting: Setting, cycle: Cycle, model: LengthModel) -> bool:
     """Whether the schedule has something to train on these lengths: enough groups end within its cutoff, and, under
     dynamic sampling, some prompt has rewards that differ."""
     rule = cycle.short.deferral
-    if rule.cutoff_tokens is not None and model.short_groups(rule.cutoff_tokens, setting.group_size) < LEAST_ACCEPTED:
+    if accepted_share(model, rule, setting.group_size, dynamic_sampling=False) < LEAST_ACCEPTED:
         return False
     return not setting.dynamic_sampling or any(len(set(rewards)) > 1 for rewards in model.rewards)
 

@@ -29,7 +29,6 @@ from ...plans.schema.predicted import (
 from ...plans.schema.predicted_limit import HardwareLimit
 from ...profiles.laws.hardware_peaks import RoundWork, peaks_of, step_limit, work_of
 from ...profiles.laws.rank_memory import STATE_BYTES
-from ...profiles.laws.train_layouts import trained_parameters
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
@@ -42,7 +41,7 @@ from ..choose.holdout_rounds import Holdout, ScheduledRounds, first_epoch_s, mea
 from ..choose.schedule_choice import Decided, keeps_slo
 from ..costs.colocation import staging_s
 from ..costs.decode_costs import engines_of
-from ..costs.memory_table import JobMemory, MemoryUse, fullest_host
+from ..costs.memory_table import MemoryUse, fullest_host, trained_parameters
 from ..lengths.length_fit import fit_drift
 from ..lengths.length_model import LengthModel
 from ..lengths.loss_divisors import cut_share
@@ -112,7 +111,6 @@ def predict(
     search: Search,
     decided: Decided,
     job: Job,
-    profile: Profile,
     trace: LengthTrace,
     reward_table: RewardTable | None,
     seed: int,
@@ -136,14 +134,17 @@ def predict(
         _drift(trace, seed),
     )
     kinds = scheduled_rounds(again, cycle)
-    nodes, pools = cycle.taken(limits), again.space.pools
-    held = JobMemory(profile, pools, job.model.dtype).table(
+    nodes, memory = cycle.taken(limits), again.space.memory
+    held = memory.table(
         nodes,
-        [(engines_of(profile, kind.layout, again.setting.kv_tokens(kind.key)), kind.train.layout) for kind in kinds],
+        [
+            (engines_of(memory.profile, kind.layout, again.setting.kv_tokens(kind.key)), kind.train.layout)
+            for kind in kinds
+        ],
     )
     watched = [_watched(again, kind) for kind in kinds]
     rounds = [
-        _round(again, kind, seen, profile, _trainer_bar(held, number))
+        _round(again, kind, seen, _trainer_bar(held, number))
         for number, (kind, seen) in enumerate(zip(kinds, watched, strict=True))
     ]
     step, phases = spread_of(step_mixture(again, kinds)), mean_phases(kinds)
@@ -165,14 +166,14 @@ def predict(
         wait=_wait(again, kinds[-1].key),
         length_ratio=again.measured_ratio(cycle)[0],
         cut=PredictedCut(cap_tokens=draws.model.cap_tokens, share=_cut_share(again, cycle, kinds, job)),
-        error=predicted_error(holdout, profile, kinds, watched, basis, assumed),
+        error=_error(holdout, kinds, watched, basis, assumed),
         nodes=nodes.total,
-        train_nodes=nodes.train if pools.apart else None,
+        train_nodes=nodes.train if memory.pools.apart else None,
         usd_per_hour=limits.usd_per_s(nodes) * 3600,
         host_memory=_bar(fullest_host(held)),
-        checkpoint=_checkpoint(profile, kinds),
-        limit=_limit(again, job, profile, kinds, watched, phases, step.mean),
-        speed=_speed(profile, kinds[0], draws.model, size, again.setting.target),
+        checkpoint=_checkpoint(memory.profile, kinds),
+        limit=_limit(again, job, kinds, watched, phases, step.mean),
+        speed=_speed(memory.profile, kinds[0], draws.model, size, again.setting.target),
         lengths_tokens=draws.model.quantiles(),
         length_basis=basis,
         drift=drift,
@@ -199,7 +200,7 @@ def _speed(
     # Two micro-batches of each replica tell as much as a whole update.
     most = max(1, round(2 * layout.dp * layout.micro_batch_tokens / sum(tokens)))
     groups = min(groups, most)
-    seconds = short.train.update_s(groups * sum(tokens), groups * sum(t * t for t in tokens), groups * group_size)
+    seconds = short.train.update_s(groups * sum(tokens), groups * sum(t * t for t in tokens))
     return PredictedSpeed(
         decode=tuple(
             DecodeSpeed(sequences=p.sequences, kv_tokens=p.kv_tokens / p.sequences, step_s=p.step_s)
@@ -233,18 +234,17 @@ def _wait(search: Search, key: ShortKey | LongKey) -> PredictedWait | None:
 
 
 def error_of(
-    holdout: Holdout, job: Job, profile: Profile, trace: LengthTrace, reward_table: RewardTable | None, seed: int
+    holdout: Holdout, job: Job, trace: LengthTrace, reward_table: RewardTable | None, seed: int
 ) -> PredictedError:
     """The `error` of a schedule of which nothing else is predicted; the arguments are those of `predict`."""
     kinds = scheduled_rounds(holdout.search, holdout.cycle)
     watched = [_watched(holdout.search, kind) for kind in kinds]
     assumed = assumed_effects(holdout, job, trace, reward_table, seed, 1.0)
-    return predicted_error(holdout, profile, kinds, watched, length_basis(holdout, trace), assumed)
+    return _error(holdout, kinds, watched, length_basis(holdout, trace), assumed)
 
 
-def predicted_error(
+def _error(
     holdout: Holdout,
-    profile: Profile,
     kinds: Sequence[ScheduledRounds],
     watched: Sequence[WatchedRounds],
     basis: LengthBasis,
@@ -254,10 +254,10 @@ def predicted_error(
     search, cycle = holdout.search, holdout.cycle
     lengths, prompts = length_error(search, cycle, search.setting.draws.model, search.setting.draws.seed)
     octaves = [_octave(search, kind, seen) for kind, seen in zip(kinds, watched, strict=True)]
-    parts = cost_parts(profile, kinds, octaves) | assumed.parts()
+    parts = cost_parts(search.space.profile, kinds, octaves) | assumed.parts()
     parts |= {"lengths-beyond": basis.step_share if basis.extrapolated else 0.0}
     return PredictedError(
-        costs=step_error(profile, kinds),
+        costs=step_error(search.space.profile, kinds),
         lengths=lengths,
         sampling=cycle.cost_error(search.limits) / cycle.cost(search.limits),
         extrapolation=basis.step_share if basis.extrapolated else None,
@@ -316,13 +316,13 @@ def _watched(search: Search, rounds: ScheduledRounds) -> WatchedRounds:
 def _limit(
     search: Search,
     job: Job,
-    profile: Profile,
     kinds: Sequence[ScheduledRounds],
     watched: Sequence[WatchedRounds],
     phases: PredictedPhases,
     step_s: float,
 ) -> HardwareLimit | None:
     """The least seconds of the step on its hardware; None where that has no known peak."""
+    profile = search.space.profile
     peaks = peaks_of(profile.machine, job.model.dtype)
     if peaks is None:
         return None
@@ -353,7 +353,6 @@ def _round(
     search: Search,
     rounds: ScheduledRounds,
     watched: WatchedRounds,
-    profile: Profile,
     trainer: MemoryBar | None,
 ) -> PredictedRound:
     log = rounds.log
@@ -370,11 +369,11 @@ def _round(
         running=watched.running,
         tail_s=watched.tail * rollout.mean,
         reward_slack_s=watched.reward_slack * (rollout.mean + reward.mean),
-        memory=RoundMemory(kv=_kv(rounds, watched.kv_tokens, profile), train=trainer),
+        memory=RoundMemory(kv=_kv(search.space.profile, rounds, watched.kv_tokens), train=trainer),
     )
 
 
-def _kv(rounds: ScheduledRounds, kv_tokens: int, profile: Profile) -> MemoryBar:
+def _kv(profile: Profile, rounds: ScheduledRounds, kv_tokens: int) -> MemoryBar:
     """What samples hold of the cache that would fit: of that capacity executors tell what an engine's weights take."""
     entry = engines_of(profile, rounds.layout).entry
     return MemoryBar(

@@ -16,7 +16,6 @@ from ...plans.phrases.numbers import MATTERS, bytes_text, count, digits, percent
 from ...plans.phrases.sentences import PHASE_NAMES, TIE_PERCENT, Alternative, levers_text
 from ...plans.schema.job import Job
 from ...plans.schema.predicted import Predicted
-from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import TimeoutSpec
 from ..choose.candidate_search import ON_REQUEST, Search, is_plain
 from ..choose.candidates.candidate_rounds import over_issue
@@ -35,7 +34,7 @@ from .decisions import Text, Value, decisions, placement_text
 
 
 def explain(
-    search: Search, decided: Decided, job: Job, profile: Profile, predicted: Predicted, assumed: dict[str, str]
+    search: Search, decided: Decided, job: Job, predicted: Predicted, assumed: dict[str, str]
 ) -> dict[str, str]:
     """The plan's `why`: text by dotted key of the plan's job section. `assumed`: texts on what was not measured.
 
@@ -45,18 +44,18 @@ def explain(
     why = {"bias.mode": _mode(search, decided), **_alternatives(search, decided.cycle)}
     if saved_s := _levers(search, decided, predicted.step_s.mean):
         why["levers"] = levers_text(saved_s, predicted.step_s.mean)
-    if profile.scaled:
-        why["model"] = profile.scaled
+    if search.space.profile.scaled:
+        why["model"] = search.space.profile.scaled
     if (timeouts := _timeouts(search.setting.reward_of(decided.cycle.short.key))) is not None:
         why["reward.adaptive_timeout"] = timeouts
     if search.limits.workers:
-        why["reward.workers"] = _workers(decided, profile, job)
+        why["reward.workers"] = _workers(decided, job)
     if search.space.rewards[decided.cycle.short.reward].further:
         why["reward.further"] = _further(search, decided.cycle)
-    why |= _rollouts(search, decided, profile, predicted) | _drafts(search, decided.cycle, profile, job, predicted)
+    why |= _rollouts(search, decided, predicted) | _drafts(search, decided.cycle, job, predicted)
     why["step"] = critical_path(predicted).text()
     why |= {f"refused.{number}": refusal for number, refusal in enumerate(search.space.refused)}
-    why |= _choice(search, decided, profile, predicted)
+    why |= _choice(search, decided, predicted)
     if overrides := job.algorithm.overrides():
         # The reader should not confuse this name with the paper's.
         why["algorithm"] = f"the job overrides its algorithm: {', '.join(overrides)}"
@@ -134,12 +133,12 @@ def _without_long_rounds(search: Search, chosen: Cycle) -> Cycle | None:
     return replace(best, short=replace(best.short, key=best.short.key._replace(reward=chosen.short.reward)))
 
 
-def _rollouts(search: Search, decided: Decided, profile: Profile, predicted: Predicted) -> dict[str, str]:
+def _rollouts(search: Search, decided: Decided, predicted: Predicted) -> dict[str, str]:
     """Reasons on rollouts: shared prefixes, the share of long rounds, layouts priced by another count of engines."""
     why, cycle = {}, decided.cycle
     for rounds in scheduled_rounds(search, cycle):
         round_kind = "short" if isinstance(rounds.key, ShortKey) else "long"
-        kv = engines_of(profile, rounds.layout, search.setting.kv_tokens(rounds.key))
+        kv = engines_of(search.space.profile, rounds.layout, search.setting.kv_tokens(rounds.key))
         if kv.kv_tokens is not None and kv.kv_tokens < kv.entry.kv_capacity_tokens:
             most = bytes_text(replace(kv, kv_tokens=None).kv_bytes)
             of_kind = predicted.rounds.short if round_kind == "short" else predicted.rounds.long
@@ -165,16 +164,17 @@ def _rollouts(search: Search, decided: Decided, profile: Profile, predicted: Pre
     return why
 
 
-def _drafts(search: Search, cycle: Cycle, profile: Profile, job: Job, predicted: Predicted) -> dict[str, str]:
+def _drafts(search: Search, cycle: Cycle, job: Job, predicted: Predicted) -> dict[str, str]:
     """What the drafts of each kind of round give, and what they do not in the first epoch; empty without drafts."""
-    why, assumed = {}, job.search.drafts is not None and job.search.drafts.acceptance is not None
+    why, measured = {}, search.space.profile.drafts
+    assumed = job.search.drafts is not None and job.search.drafts.acceptance is not None
     for round_kind, column in (("short", cycle.short), ("long", cycle.long)):
         if column is None or not column.key.draft_tokens:
             continue
         drafts = search.space.drafted[column.layout, column.key.draft_tokens].drafts
         assert drafts is not None, "its costs are drafted"
         late, early = (law.emitted(drafts.tokens, 1) for law in (drafts.law, drafts.first))
-        source = "assumed" if assumed or profile.drafts is None else profile.drafts.provenance
+        source = "assumed" if assumed or measured is None else measured.provenance
         why[f"rounds.{round_kind}.rollout.drafts.gain"] = (
             f"a sample alone on its engine gets {late:.2f} tokens from a decoding step with drafts ({source}), "
             f"{early:.2f} in the first epoch"
@@ -188,7 +188,7 @@ def _drafts(search: Search, cycle: Cycle, profile: Profile, job: Job, predicted:
     return why
 
 
-def _choice(search: Search, decided: Decided, profile: Profile, predicted: Predicted) -> dict[str, str]:
+def _choice(search: Search, decided: Decided, predicted: Predicted) -> dict[str, str]:
     """Reasons for the schedule beside its speed: ties, the baseline, pools, and cautions."""
     rounds = scheduled_rounds(decided.holdout.search, decided.holdout.cycle)
     take = [TurnsTake(kind.log.turns_of(kind.train), kind.train.moves_s) for kind in rounds]
@@ -197,8 +197,8 @@ def _choice(search: Search, decided: Decided, profile: Profile, predicted: Predi
         "ties": tie_text(search, decided),
         "waste": _waste_text(rounds, search.setting.target, search.limits.group_size),
         "baseline": baseline_text(search, decided.baseline),
-        "colocation": None if search.space.pools.apart else turns_text(profile, turns),
-        "placement": placement_text(search, decided.cycle, profile, predicted.phases_s),
+        "colocation": None if search.space.pools.apart else turns_text(search.space.profile, turns),
+        "placement": placement_text(search, decided.cycle, predicted.phases_s),
     }
     return {key: text for key, text in texts.items() if text is not None}
 
@@ -325,11 +325,12 @@ def _plain_epoch(search: Search, cycle: Cycle) -> str:
     )
 
 
-def _workers(decided: Decided, profile: Profile, job: Job) -> str:
+def _workers(decided: Decided, job: Job) -> str:
     """Text on the seconds of a step with one reward worker fewer and one more, which are simulated on the rounds that
     the plan is predicted from, and on the host cores that bound them."""
     search, cycle = decided.holdout.search, decided.holdout.cycle
     size, choices, judge = search.limits.group_size, search.space.rewards, search.space.judge
+    profile = search.space.profile
     chosen, room = choices[cycle.short.reward], search.limits.worker_room[cycle.short.layout]
     rounds = cycle.short.rounds, cycle.long.rounds if cycle.long else 0
     used, texts = chosen.all_workers - fixed_workers(job.reward), []

@@ -165,15 +165,20 @@ class LengthModel:
         lengths: NDArray[np.int64] = self.tables[rows, picks]
         return lengths
 
-    def share_beyond(self, cutoff_tokens: int) -> NDArray[np.float64]:
-        """Per prompt, the probability that a sample is longer than `cutoff_tokens`, or cut by the cap there."""
-        longer = (self.tables > cutoff_tokens) | (self.tables >= self.cap_tokens)
-        share: NDArray[np.float64] = longer.mean(axis=1)
+    def groups_within(self, tokens: int, group_size: int) -> NDArray[np.float64]:
+        """Per prompt, the probability that all samples of a group end within `tokens`, and by themselves."""
+        longer = (self.tables > tokens) | (self.tables >= self.cap_tokens)
+        share: NDArray[np.float64] = (1.0 - longer.mean(axis=1)) ** group_size
         return share
 
-    def short_groups(self, cutoff_tokens: int, group_size: int) -> float:
-        """Probability that all samples of a group end within `cutoff_tokens`, mean over prompts."""
-        return float(((1.0 - self.share_beyond(cutoff_tokens)) ** group_size).mean())
+    def short_groups(self, tokens: int, group_size: int) -> float:
+        """`groups_within`, mean over prompts."""
+        return float(self.groups_within(tokens, group_size).mean())
+
+    def mixed_groups(self, group_size: int) -> NDArray[np.float64]:
+        """Per prompt, the probability that the rewards of a group, picked from those traced, are not all equal."""
+        alike = (sum((n / len(of)) ** group_size for n in Counter(of).values()) for of in self.rewards)
+        return np.array([1.0 - each for each in alike])
 
     def group_max_quantiles(self, group_size: int, levels: tuple[float, ...]) -> tuple[int, ...]:
         """Quantiles of the longest length of a group of `group_size`, over prompts and draws."""
@@ -257,16 +262,16 @@ def fit_lengths(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0
     residuals = windows(logs, cut, located, marginal.tail.index, np.random.default_rng([seed, 17]))
     middle = float(located.mean())
     size, longest = _group_maxima(trace)
-    cutoffs = sorted({int(v) for v in np.quantile(longest, _LEVELS) if v < trace.cap_tokens})
-    seen = [float((longest <= cutoff_tokens).mean()) for cutoff_tokens in cutoffs]
+    limits = sorted({int(v) for v in np.quantile(longest, _LEVELS) if v < trace.cap_tokens})
+    seen = [float((longest <= limit).mean()) for limit in limits]
 
     def misfit(factor: float) -> float:
         """Minus twice the log of likelihood (binomial, normal approximation) times prior, up to a constant."""
         scores = middle + factor * (located - middle)[:, None] + residuals
         tables = _map(scores, marginal).tokens(scores, trace.cap_tokens)
         squares = []
-        for cutoff_tokens, share in zip(cutoffs, seen, strict=True):
-            within = ((tables <= cutoff_tokens) & (tables < trace.cap_tokens)).mean(axis=1)
+        for limit, share in zip(limits, seen, strict=True):
+            within = ((tables <= limit) & (tables < trace.cap_tokens)).mean(axis=1)
             gap = float((within**size).mean()) - share
             squares.append(gap**2 * len(longest) / max(share * (1 - share), 1 / len(longest)))
         evidence = _INDEPENDENT_LEVELS * sum(squares) / max(len(squares), 1)

@@ -20,8 +20,6 @@ that a group of it has rewards that differ.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -96,9 +94,4 @@ def _weights(model: LengthModel, job: Job) -> NDArray[np.float64]:
     """How often a prompt's groups are trained, by prompt."""
     if not job.algorithm.dynamic_sampling:
         return np.ones(len(model.tables))
-    return np.array([_differ(rewards, job.rollout.samples_per_prompt) for rewards in model.rewards])
-
-
-def _differ(rewards: tuple[float, ...], group_size: int) -> float:
-    """Probability that `group_size` picks from the rewards are not all equal."""
-    return 1.0 - sum((count / len(rewards)) ** group_size for count in Counter(rewards).values())
+    return model.mixed_groups(job.rollout.samples_per_prompt)

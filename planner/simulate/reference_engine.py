@@ -11,9 +11,12 @@ import math
 from collections import Counter, deque
 
 from ...rounds.balancing.placement import shared_tokens
-from ...rounds.machines.events import SampleKey
+from ...rounds.machines.events import Issue, SampleKey
 from ..costs.decode_costs import DecodeCost
 from ..costs.reward_costs import RewardCost
+
+NOWHERE = -1
+"""The engine of a sample that waits for one."""
 
 FINISH, CUTOFF = 0, 1
 """Events of a sample on an engine: it ended, or it reached its cutoff."""
@@ -27,23 +30,14 @@ class EngineSample:
         "truncated",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        key: SampleKey,
-        engine: int,
-        prompt: str,
-        prompt_tokens: int,
-        tokens: int,
-        truncated: bool,
-        cutoff_tokens: int | None,
-    ):
-        self.key = key
-        self.engine = engine
-        self.prompt = prompt
+    def __init__(self, issue: Issue, prompt_tokens: int, tokens: int, truncated: bool) -> None:
+        self.key = issue.key
+        self.engine = NOWHERE
+        self.prompt = issue.prompt
         self.prompt_tokens = prompt_tokens
         self.tokens = tokens  # that it will have when it ends
         self.truncated = truncated
-        self.cutoff_tokens = cutoff_tokens  # where the engine reports the cutoff; None: nowhere, or reported
+        self.cutoff_tokens = issue.cutoff_tokens  # where the engine reports the cutoff; None: nowhere, or reported
         self.base = 0  # tokens that it had when it was last admitted
         self.admitted = 0  # engine step of that
         self.life = 0  # counts admissions; heap entries of an earlier one are stale

@@ -34,7 +34,7 @@ from ...rounds.machines.events import Abort, Action, Finished, Issue, ReachedCut
 from ...rounds.machines.round import Round
 from ..costs.decode_costs import ChangeCost, DecodeCost
 from ..costs.reward_costs import RewardCost
-from .reference_engine import FINISH, Engine, EngineSample, RewardQueue
+from .reference_engine import FINISH, NOWHERE, Engine, EngineSample, RewardQueue
 from .round_arrays import RoundTimes
 
 
@@ -54,10 +54,6 @@ class RoundLengths:
     expected_tokens: float = 1.0
     reward_s: Callable[[SampleKey, str, int], float] | None = None
     recorded: Recorded = NOTHING
-
-
-NOWHERE = -1
-"""The engine of a sample that waits for one."""
 
 
 def weight(expected_tokens: float) -> float:
@@ -226,9 +222,7 @@ class _SimulatedRound:
         natural = lengths.natural(key, issue.prompt)
         limit = min(issue.max_tokens, lengths.cap_tokens)
         truncated = natural > limit or natural >= lengths.cap_tokens
-        self._samples[key] = EngineSample(
-            key, NOWHERE, issue.prompt, tokens, min(natural, limit), truncated, issue.cutoff_tokens
-        )
+        self._samples[key] = EngineSample(issue, tokens, min(natural, limit), truncated)
         self._asked[key] = ToPlace(key, issue.prompt, tokens, limit)
         self._placement.add(self._asked[key])
         # By load each sample starts before the next action.

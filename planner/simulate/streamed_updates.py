@@ -21,13 +21,12 @@ from ..costs.update_costs import TrainCost
 
 @dataclass(frozen=True, slots=True)
 class StreamedWork:
-    """Work that trainers begin before the round's end: groups, tokens, samples, seconds of work; the accelerators that
-    did it; seconds from the round's end until they are done with it."""
+    """Work that trainers begin before the round's end: groups, tokens, seconds of work; the accelerators that did it;
+    seconds from the round's end until they are done with it."""
 
     groups: int = 0
     tokens: int = 0
     squared_tokens: int = 0
-    samples: int = 0
     busy_s: float = 0.0
     accelerators: int = 0
     late_s: float = 0.0
@@ -47,7 +46,7 @@ class Window:
 
     freed_s: float | None
     end_s: float
-    groups: tuple[tuple[float, int, int, int], ...]
+    groups: tuple[tuple[float, int, int], ...]
     staying: int
 
     def streamed(self, train: TrainCost) -> StreamedWork:
@@ -65,7 +64,7 @@ def round_window(
     ready_s: Mapping[int, float],
     prompt_tokens: Callable[[str], int],
 ) -> Window:
-    """The window of a round that ended so. Its groups have no samples, as the update after the round.
+    """The window of a round that ended so.
 
     Args:
         freed_s: when engines changed; None: they did not.
@@ -75,7 +74,7 @@ def round_window(
     groups = []
     for group in outcome.trained:
         whole = [prompt_tokens(group.prompt) + tokens for tokens in group.tokens]
-        groups.append((ready_s[group.keys[0].draw], sum(whole), sum(tokens * tokens for tokens in whole), 0))
+        groups.append((ready_s[group.keys[0].draw], sum(whole), sum(tokens * tokens for tokens in whole)))
     if kind.streams:
         return Window(0.0, end_s, tuple(groups), 0)
     layout, change = kind.decode.key, kind.change
@@ -87,14 +86,14 @@ def round_window(
 def streamed(
     freed_s: float | None,
     end_s: float,
-    groups: Sequence[tuple[float, int, int, int]],
+    groups: Sequence[tuple[float, int, int]],
     train: TrainCost,
     replicas: int,
 ) -> StreamedWork:
     """The groups trained between `freed_s` (None: nothing was freed) and `end_s`.
 
     Args:
-        groups: (ready_s, tokens, sum of squared tokens, samples) of each trained group, prompts included.
+        groups: (ready_s, tokens, sum of squared tokens) of each trained group, prompts included.
         replicas: of the trainer, that take part.
     """
     if freed_s is None or not replicas:
@@ -103,7 +102,7 @@ def streamed(
     queue = GroupQueue(train.layout.micro_batch_tokens * replicas)
     queue.begin()
     clock, offered, share = freed_s, 0, replicas / train.layout.dp
-    taken, tokens, squares, samples, busy_s = 0, 0, 0, 0, 0.0
+    taken, tokens, squares, busy_s = 0, 0, 0, 0.0
     while clock < end_s:
         while offered < len(ready) and ready[offered][0] <= clock:
             queue.offer(offered, ready[offered][1])
@@ -113,16 +112,15 @@ def streamed(
             clock = ready[offered][0] if offered < len(ready) else math.inf
             continue
         portion = [ready[number] for number in chosen]
-        work = [sum(group[1] for group in portion), sum(group[2] for group in portion), sum(g[3] for g in portion)]
+        work = [sum(group[1] for group in portion), sum(group[2] for group in portion)]
         seconds = (train.update_s(*work) - train.step_s) / share
         queue.trained()
         clock, busy_s, taken = clock + seconds, busy_s + seconds, taken + len(chosen)
-        tokens, squares, samples = tokens + work[0], squares + work[1], samples + work[2]
+        tokens, squares = tokens + work[0], squares + work[1]
     late_s = clock - end_s if taken and clock < math.inf else 0.0
-    return StreamedWork(taken, tokens, squares, samples, busy_s, replicas * train.layout.replica, max(late_s, 0.0))
+    return StreamedWork(taken, tokens, squares, busy_s, replicas * train.layout.replica, max(late_s, 0.0))
 
 
-def exposed_update_s(train: TrainCost, tokens: int, squared_tokens: int, samples: int, done: StreamedWork) -> float:
+def exposed_update_s(train: TrainCost, tokens: int, squared_tokens: int, done: StreamedWork) -> float:
     """Seconds of the update after the round's end, where `done` of its tokens were begun before."""
-    rest = tokens - done.tokens, squared_tokens - done.squared_tokens, samples - done.samples
-    return done.late_s + train.update_s(*rest)
+    return done.late_s + train.update_s(tokens - done.tokens, squared_tokens - done.squared_tokens)

@@ -315,7 +315,7 @@ def simulate_run(
             kind=machine.kind,
             rollout_s=times.decode_end_s,
             reward_exposed_s=times.reward_exposed_s,
-            train_s=exposed_update_s(kind.train, tokens, squares, 0, early),
+            train_s=exposed_update_s(kind.train, tokens, squares, early),
             sync_s=kind.decode.sync_beside(kind.train.layout),
             groups=len(outcome.trained),
             samples=len(trained),

@@ -200,7 +200,7 @@ def replay(
     if kind.streams or times.freed_s is not None:
         window = round_window(kind, times.freed_s, times.end_s, machine.outcome(), ready, lengths.prompt_tokens)
         tokens, squares = sum(group[1] for group in window.groups), sum(group[2] for group in window.groups)
-        update_s = exposed_update_s(kind.train, tokens, squares, 0, window.streamed(kind.train))
+        update_s = exposed_update_s(kind.train, tokens, squares, window.streamed(kind.train))
     return Replayed(step, times, update_s, kind.decode.sync_beside(kind.train.layout))
 
 

@@ -31,10 +31,10 @@ from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ...plans.schema.planned_rounds import RoundRollout
 from ...profiles.judge_schema import Judge
 from ...profiles.laws.measured_fit import MEAN_OVER_DEVIATION
+from ...profiles.laws.suspicions import measured_update
 from ...profiles.laws.train_law import FACTORS, STEP_S
 from ...profiles.phase_schema import Reward, Train, TrainLaw
 from ...profiles.profile_schema import Profile, RoundCheck
-from ...profiles.suspicions import measured_update
 from ..costs.decode_costs import decode_cost, entry_of
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts, round_costs, scoring
@@ -277,7 +277,9 @@ def corrected(
     trains, train_law = profile.train, profile.train_law
     if updates:
         trains = tuple(_corrected_update(entry, updates) for entry in profile.train)
-        by_law = {train: line for train, line in updates.items() if measured_update(profile, train.layout) is None}
+        by_law = {
+            train: line for train, line in updates.items() if measured_update(profile.train, train.layout) is None
+        }
         train_law = None if train_law is None else _corrected_law(profile, train_law, by_law or updates)
     return profile.model_copy(
         update={
@@ -354,7 +356,7 @@ def _corrected_law(profile: Profile, train_law: TrainLaw, updates: Mapping[Train
 
 def least_overhead(profile: Profile, train: TrainCost) -> float:
     """The least seconds of an update without tokens that a corrected profile can state."""
-    if profile.train_law is None or measured_update(profile, train.layout) is not None:
+    if profile.train_law is None or measured_update(profile.train, train.layout) is not None:
         return 0.0
     return train.step_s - STEP_S * max(0.0, profile.train_law.factors["step"] - LEAST_STEP)
 

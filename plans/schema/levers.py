@@ -109,9 +109,9 @@ class SearchCutoff(Strict):
             raise cross_error(f"is {self.max}, below min {self.min}; write max of at least min", "max")
         return self
 
-    def holds(self, cutoff_tokens: int) -> bool:
-        """Return whether a cutoff is within the bounds."""
-        return self.min <= cutoff_tokens and (self.max is None or cutoff_tokens <= self.max)
+    def holds(self, tokens: int) -> bool:
+        """Return whether a cutoff of so many tokens is within the bounds."""
+        return self.min <= tokens and (self.max is None or tokens <= self.max)
 
 
 DraftLengths = Annotated[tuple[Count, ...], Field(max_length=MOST_CHOICES, strict=False), AfterValidator(ascending)]

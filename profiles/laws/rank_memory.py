@@ -186,7 +186,6 @@ def vocabulary_parameters(a: Architecture, layout: UpdateLayout) -> float:
 def train_memory(
     a: Architecture,
     layout: UpdateLayout,
-    sharded: bool = True,
     compute_bytes: int = 2,
     on_gpu: bool = True,
     tokens: int | None = None,
@@ -196,7 +195,6 @@ def train_memory(
     """Memory of a trainer rank.
 
     Args:
-        sharded: as TrainerKind has it; without, a replica keeps weights and gradients as Megatron does.
         compute_bytes: of a value of activations, 2 (bfloat16) or 4.
         on_gpu: with a GPU's context and communication buffers, and moments that come for a moment if offloaded; on a
             CPU the host is the device.
@@ -206,8 +204,6 @@ def train_memory(
             a gradient of `compute_bytes` in any case.
     """
     row = layout.micro_batch_tokens if tokens is None else tokens
-    if not sharded:
-        return _megatron_memory(a, layout, row)
     c = compute_bytes
     share, mine = rank_parameters(a, layout), row / (layout.cp * layout.sp)
     token = token_bytes(a, layout.tp, c)
@@ -302,8 +298,6 @@ def rank_peak_bytes(
     layout: UpdateLayout,
     dtype: str = "bfloat16",
     device_kind: str = "cuda",
-    tokens: int | None = None,
-    micro_batches: int = 2,
     head_dtype: str | None = None,
 ) -> int:
     """Peak bytes on the device of a rank of the executor's trainer in a step, all tensors that stay included.
@@ -313,8 +307,6 @@ def rank_peak_bytes(
     Args:
         dtype: the job's: float32, bfloat16 or float16 (which is computed in float32).
         device_kind: `cuda` or `cpu`; on a CPU there is no context.
-        tokens: of the largest row, which `sp` ranks share; None: the layout's micro-batch.
-        micro_batches: in a step, of a rank.
         head_dtype: the job's; None: as `dtype`.
     """
     memory = train_memory(
@@ -322,58 +314,9 @@ def rank_peak_bytes(
         layout,
         compute_bytes=COMPUTE_BYTES[dtype],
         on_gpu=device_kind == "cuda",
-        tokens=tokens,
-        micro_batches=micro_batches,
         logit_bytes=None if head_dtype is None else COMPUTE_BYTES[head_dtype],
     )
     return memory.peak_bytes
-
-
-def _megatron_memory(a: Architecture, layout: UpdateLayout, row: int) -> TrainMemory:
-    """Of a trainer whose replicas have whole weights, divided by tensor ranks alone, and share out optimizer states.
-
-    Activations are all divided by tensor parallel ranks (Megatron's sequence parallelism); offloaded, weights and
-    moments are both in host memory.
-    """
-    shard = a.parameters * layout.state_copies / layout.accelerators
-    tokens, layers, on_device = row / (layout.tp * layout.cp * layout.sp), a.layers / layout.pp, not layout.offload
-    layer_bytes = _megatron_layer_bytes(a)
-    flights = layout.pp
-    if layout.recompute == "full":
-        held = tokens * (flights * layers * 2 * a.hidden + 3 * layer_bytes)
-    elif layout.recompute == "selective":
-        held = tokens * (flights * layers * (layer_bytes - 2.0 * a.head_dim * a.heads) + layer_bytes)
-    else:
-        held = tokens * (flights * layers * layer_bytes + layer_bytes)
-    return TrainMemory(
-        kept={
-            "trainer_context": RUNTIME_BYTES,
-            "trainer_parameters": shard * MASTER_BYTES * on_device + 2 * a.parameters / layout.replica,
-            "trainer_optimizer": shard * MOMENT_BYTES * on_device,
-            "trainer_gradients": a.parameters / layout.replica * GRADIENT_BYTES,
-        },
-        moments={
-            "backward": {
-                "trainer_activations": held,
-                # Of a logit: bf16, float32, gradient.
-                "trainer_logits": min(LOGIT_CHUNK_TOKENS, row) * a.vocab * 10.0 / layout.tp,
-            },
-            # Float32 copies of a gradient and of an update.
-            "optimizer": {"trainer_optimizer_step": shard * 8.0},
-        },
-    )
-
-
-def _megatron_layer_bytes(a: Architecture) -> float:
-    """Activations of one token in one layer that a backward pass needs, bf16.
-
-    Norms' inputs and outputs and the residual (Korthikanti et al., arXiv 2205.05198, 4.1, without dropout and with
-    flash attention), queries, keys, values and the attention's output, and gate, up and product of the feed-forward.
-    """
-    width = a.active_experts * a.expert_intermediate + a.shared_intermediate if a.experts else a.intermediate
-    # Tokens are copied to their experts and back.
-    routed = 2 * a.active_experts * a.hidden if a.experts else 0
-    return 2.0 * (5 * a.hidden + a.head_dim * (2 * a.heads + 2 * a.kv_heads) + 3 * width + routed)
 
 
 def kv_capacity_tokens(a: Architecture, gpu: Gpu, tp: int) -> int:

@@ -8,11 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..phase_schema import RewardExecutions
-
-MOST = 32
-"""Most values that a distribution is kept as: enough to show a share of 5% that hangs, few enough to review."""
-
+from ..phase_schema import MOST_EXECUTIONS, RewardExecutions
 
 SCATTER_FROM_S = 0.5
 """Right answers of fewer seconds are not asked how they differ: starting a process differs as much."""
@@ -72,12 +68,12 @@ def _slow(seconds: Sequence[float]) -> bool:
 
 
 def equally_likely(values: Sequence[float]) -> tuple[float, ...]:
-    """At most `MOST` ascending values that stand for all: means of shares of the sorted ones, as equal as may be.
+    """Up to `MOST_EXECUTIONS` ascending values that stand for all: means of equal shares of the sorted ones.
 
     A mean lies between the least and the largest value of its share, which rounding may leave by the last bit: so equal
     values have an equal mean, and means ascend.
     """
-    ranked, count = sorted(values), min(MOST, len(values))
+    ranked, count = sorted(values), min(MOST_EXECUTIONS, len(values))
     cuts = [round(i * len(ranked) / count) for i in range(count + 1)]
     return tuple(
         min(max(math.fsum(ranked[a:b]) / (b - a), ranked[a]), ranked[b - 1]) for a, b in itertools.pairwise(cuts)

@@ -4,7 +4,8 @@ Laws are fitted to runs that are data parallel on one node (tools/train_file.py)
 well their smaller products use a GPU, is physics only. Published runs of such layouts took, over the shipped law in the
 same layout,
 
-    RollPacker (arXiv 2509.21009, section 6; H800, Megatron, rows padded, what an update has beside training untold)
+    RollPacker (arXiv 2509.21009, section 6; H800, Megatron, rows padded, what an update has beside training untold;
+        over a law with Megatron's sharding and these rows)
         7B   16 GPUs, tp 2              1.85 times in short rounds, 1.9 in plain ones
         14B  32 GPUs, tp 2, pp 2, cp 2  2.0 and 2.75
         32B  64 GPUs, tp 4, cp 4        4.4 and 4.8

@@ -7,8 +7,9 @@ sharded weights and summing their gradients; a step costs the optimizer, and wai
 pipeline idles for pp - 1 micro-batches a step.
 
 Everything is linear in the samples' tokens and squared tokens, so an update is a few numbers (`UpdateSeconds`),
-whatever the layout. Packed, samples share micro-batches; padded, each sample is a micro-batch of its own, of tokens
-rounded up.
+whatever the layout. Weights are sharded over replicas and gathered for each micro-batch (FSDP), in which samples are
+packed. Tensor parallel ranks each compute norms and residuals, gather the logits, and step the optimizer on the
+accelerator.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from ...plans.facts.public_models import Architecture
 from ...plans.schema.levers import UpdateLayout
 from ..hardware import Gpu
+from ..phase_schema import TRAIN_FACTORS
 from .factor_fit import Factor
 from .rank_memory import GRADIENT_BYTES, MOMENT_BYTES, rank_parameters, token_bytes, vocabulary_parameters
 
@@ -32,10 +34,8 @@ PLAIN_LOGIT_BYTES = 20.0  # the same of a plain cross entropy
 LAUNCH_S = 150e-6  # of a layer and pass
 STEP_S = 0.05
 FSDP_BYTES = 8.0  # that a micro-batch moves of a weight: bf16 gathered forward and backward, float32 gradient reduced
-MEGATRON_BYTES = 4.0  # that a step moves of a weight: its gradient reduced and the new weight gathered, both bf16
 OPTIMIZER_BYTES = 28.0  # per parameter of a rank's shard: states and gradient read, states and weight written
 FILL = 0.9  # share of a packed micro-batch that is tokens
-HOST_ADAM_BYTES_PER_S = 20e9  # of optimizer states, per accelerator's share of its host
 
 IMBALANCE = 0.03
 """Micro-batches that a step takes longer for each doubling of the replicas, because all wait for the fullest one.
@@ -47,47 +47,19 @@ replica's work, summed over micro-batches, exceeds the mean replica's by 0.03, 0
 with 2, 4, 8, 16 and 64 replicas, and by two to four times that where attention costs as in a model of 0.6B.
 """
 
-FACTORS: tuple[Factor, ...] = (
-    Factor("compute", 0.5, 0.3),
-    Factor("experts", 0.5, 0.5),
-    Factor("attention", 0.6, 0.4),
-    Factor("elements", 0.3, 0.5),
-    Factor("logits", 0.3, 0.5),
-    Factor("launch", 0.0, 0.7),
-    Factor("gather", -1.0, 0.8),
-    Factor("exchange", 0.3, 0.5),
-    Factor("step", 0.0, 0.8),
-)
+ONE_RANK = UpdateLayout(dp=1, micro_batch_tokens=1)
 
-
-@dataclass(frozen=True, slots=True)
-class TrainerKind:
-    """How a trainer shards weights and batches samples; the defaults are the executor's.
-
-    Attributes:
-        sharded: weights are sharded over replicas and gathered for each micro-batch (FSDP); else each replica has them,
-            and only optimizer states are sharded (Megatron). With sharded weights tensor parallel ranks each compute
-            norms and residuals, gather the logits, and step the optimizer on the accelerator, where offloaded moments
-            come a bucket at a time; in Megatron they divide all of it, and the host steps where states are offloaded.
-        packed: samples share micro-batches; else each is one, padded to a multiple of `pad_to_tokens`.
-    """
-
-    sharded: bool = True
-    packed: bool = True
-    pad_to_tokens: int = 1
-
-
-EXECUTOR = TrainerKind()
+_PRIORS = ((0.5, 0.3), (0.5, 0.5), (0.6, 0.4), (0.3, 0.5), (0.3, 0.5), (0.0, 0.7), (-1.0, 0.8), (0.3, 0.5), (0.0, 0.8))
+FACTORS = tuple(Factor(name, *prior) for name, prior in zip(TRAIN_FACTORS, _PRIORS, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateSeconds:
-    """Seconds of an update = step_s + per_token_s tokens + per_token_squared_s squares + per_sample_s samples."""
+    """Seconds of an update = step_s + per_token_s tokens + per_token_squared_s squares."""
 
     step_s: float
     per_token_s: float
     per_token_squared_s: float
-    per_sample_s: float
 
 
 @dataclass(frozen=True)
@@ -108,7 +80,6 @@ class TrainPhysics:
     fabric_bytes_per_s: float = 50e9
     per_node: int = 8
     parallel_factor: float = 1.0
-    trainer: TrainerKind = EXECUTOR
 
     def _beyond_runs(self, layout: UpdateLayout) -> float:
         return self.parallel_factor if max(layout.replica, layout.ep) > 1 else 1.0
@@ -125,7 +96,7 @@ class TrainPhysics:
         flops = 2 * passes * (f["compute"] * a.common_parameters + f["compute"] * f["experts"] * sparse)
         elements = f["elements"] * passes * a.layers * a.hidden * ELEMENT_BYTES
         logits = a.vocab * (f["logits"] * LOGIT_BYTES if policy_loss else PLAIN_LOGIT_BYTES)
-        if self.trainer.sharded and layout.tp > 1:  # of the bytes that a layer's work makes, norms have this share
+        if layout.tp > 1:  # of the bytes that a layer's work makes, norms have this share
             token = token_bytes(a, 1, 2)
             elements *= 1 + (layout.tp - 1) * token.norms / token.layer
             logits *= layout.tp
@@ -145,7 +116,7 @@ class TrainPhysics:
         # Forward and backward each sum twice a layer; computing again repeats the forward ones.
         tensor = (4 + 2 * again) * a.hidden * 2 * 2 * (layout.tp - 1) / layout.tp / link * mine
         # A chunk's logits are gathered in its forward pass, which is computed again.
-        logits = self.trainer.sharded * 2 * a.vocab * 2 * (layout.tp - 1) / layout.tp / link * mine
+        logits = 2 * a.vocab * 2 * (layout.tp - 1) / layout.tp / link * mine
         kv = 2 * (a.latent_kv or 2 * a.kv_heads * a.head_dim) / layout.tp
         context = self.passes(layout) * kv * (layout.cp - 1) / layout.cp / rate(layout.tp * layout.cp)
         # Queries, keys, values and outputs go to the rank of their heads and back (DeepSpeed-Ulysses, arXiv 2309.14509,
@@ -167,17 +138,17 @@ class TrainPhysics:
     def micro_batch_s(self, layout: UpdateLayout) -> float:
         """Seconds of a micro-batch whatever is in it: launches, and gathering weights as far as nothing hides it."""
         launch = self.factors["launch"] * LAUNCH_S * self.passes(layout) * self.architecture.layers / layout.pp
-        gathered = self.trainer.sharded * self.factors["gather"] * self._moved_s(layout, FSDP_BYTES)
+        gathered = self.factors["gather"] * self._moved_s(layout)
         return self._beyond_runs(layout) * (launch + gathered)
 
-    def _moved_s(self, layout: UpdateLayout, weight_bytes: float) -> float:
-        """Seconds to move so many bytes of each of a rank's weights between the ranks that share out a copy of them.
+    def _moved_s(self, layout: UpdateLayout) -> float:
+        """Seconds of a micro-batch to move a rank's weights between the ranks that share out a copy of them.
 
         FSDP2 gathers a unit for its forward pass and again for its backward pass, of which computing it again is part
         (executor/trainer/policy/load_policy.py), and reduces its gradients in float32 after each micro-batch.
         """
         shards = layout.shard_ranks
-        moved = self._unsharded_parameters(layout) * weight_bytes * (shards - 1) / shards
+        moved = self._unsharded_parameters(layout) * FSDP_BYTES * (shards - 1) / shards
         return moved / self._ring_bytes_per_s(layout, shards, layout.tp * layout.pp)
 
     def _copies_s(self, layout: UpdateLayout) -> float:
@@ -207,49 +178,36 @@ class TrainPhysics:
         """Parameters that a rank's layers have, before data-parallel sharding; experts stay where they are."""
         a = self.architecture
         divided = float(a.parameters - a.expert_parameters)
-        if self.trainer.sharded:  # an embedding that is not the output matrix is whole on each tensor parallel rank
-            whole = vocabulary_parameters(a, UpdateLayout(dp=1, micro_batch_tokens=1))
-            divided += vocabulary_parameters(a, layout) * layout.tp - whole
+        # An embedding that is not the output matrix is whole on each tensor parallel rank.
+        divided += vocabulary_parameters(a, layout) * layout.tp - vocabulary_parameters(a, ONE_RANK)
         return divided / (layout.tp * layout.pp) + a.expert_parameters / (max(layout.tp, layout.ep) * layout.pp)
 
     def step_s(self, layout: UpdateLayout) -> float:
-        """Seconds of a step whatever it trains on: optimizer, and gradients summed where micro-batches do not."""
-        shard = rank_parameters(self.architecture, layout) if self.trainer.sharded else self._even_share(layout)
+        """Seconds of a step whatever it trains on: optimizer, and gradients summed over copies of the states."""
+        shard = rank_parameters(self.architecture, layout)
         optimizer = shard * OPTIMIZER_BYTES / self.gpu.memory_bytes_per_s + self.moments_s(layout)
-        if layout.offload and not self.trainer.sharded:
-            # Gradients go to the host and weights come back, 2 bytes each; the states stay there.
-            optimizer = shard * (4 / self.gpu.host_link_bytes_per_s + OPTIMIZER_BYTES / HOST_ADAM_BYTES_PER_S)
-        summed = self._copies_s(layout)
-        if not self.trainer.sharded:
-            summed = self.factors["gather"] * self._moved_s(layout, MEGATRON_BYTES)
-        return self.factors["step"] * STEP_S + optimizer + summed
+        return self.factors["step"] * STEP_S + optimizer + self._copies_s(layout)
 
     def moments_s(self, layout: UpdateLayout) -> float:
         """Seconds of a step in which offloaded moments come to the accelerator and go back, a bucket at a time.
 
         A bucket comes, is updated and goes back before the next one comes (executor/trainer/optimizer.py
-        has all of it on one stream), so nothing hides it. 0 where moments are not offloaded, or the host steps.
+        has all of it on one stream), so nothing hides it. 0 where moments are not offloaded.
         """
-        if not (layout.offload and self.trainer.sharded):
+        if not layout.offload:
             return 0.0
         return 2 * rank_parameters(self.architecture, layout) * MOMENT_BYTES / self.gpu.host_copy_bytes_per_s
 
-    def _even_share(self, layout: UpdateLayout) -> float:
-        return self.architecture.parameters * layout.state_copies / layout.accelerators
-
     def update(self, layout: UpdateLayout) -> UpdateSeconds:
-        """Seconds of an update in a layout, as coefficients of its tokens, squared tokens and samples."""
+        """Seconds of an update in a layout, as coefficients of its tokens and squared tokens."""
         token, micro = self.token_s(layout), self.micro_batch_s(layout)
         pair = self.pair_s(layout) / layout.dp
         bubble = (layout.pp - 1) * (layout.micro_batch_tokens * token + micro)
         step = self.step_s(layout) + bubble
-        if self.trainer.packed:
-            per_token = token + micro / (FILL * layout.micro_batch_tokens)
-            # Each replica's last micro-batch is half full on average, and replicas wait for the fullest one.
-            waited = IMBALANCE * math.log2(layout.dp) * (FILL * layout.micro_batch_tokens * token + micro)
-            return UpdateSeconds(step + micro / 2 + waited, per_token / layout.dp, pair, 0.0)
-        padding = (self.trainer.pad_to_tokens - 1) / 2 * token
-        return UpdateSeconds(step, token / layout.dp, pair, (padding + micro) / layout.dp)
+        per_token = token + micro / (FILL * layout.micro_batch_tokens)
+        # Each replica's last micro-batch is half full on average, and replicas wait for the fullest one.
+        waited = IMBALANCE * math.log2(layout.dp) * (FILL * layout.micro_batch_tokens * token + micro)
+        return UpdateSeconds(step + micro / 2 + waited, per_token / layout.dp, pair)
 
 
 def fits_heads(architecture: Architecture, layout: UpdateLayout, per_node: int = 8) -> str | None:

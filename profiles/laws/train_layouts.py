@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ...plans.facts.device_shares import PLANNED_SHARE
 from ...plans.schema.base import Recompute
 from ...plans.schema.levers import UpdateLayout
+from ..hardware import GPUS
 from ..phase_schema import TrainLaw
-from ..profile_schema import Profile
-from .rank_memory import TrainMemory, rank_parameters, train_memory
+from .rank_memory import TrainMemory, train_memory
 from .train_error import parallel_factor
 from .train_law import TrainPhysics, fits_heads
 
-MEMORY_SHARE = PLANNED_SHARE
-"""Of an accelerator's memory that a trainer may plan to fill."""
 SIZES = (1, 2, 4, 8)
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 
@@ -25,55 +23,29 @@ _last: tuple[TrainLaw, TrainPhysics] | None = None
 
 
 def physics_of(law: TrainLaw) -> TrainPhysics:
-    """Training physics of a profile's law. Raises ValueError when its model or its accelerator is in no table."""
+    """Training physics of a profile's law."""
     global _last
     if _last is None or _last[0] is not law:
-        _last = law, _physics_of(law)
+        physics = TrainPhysics(
+            law.shape,
+            GPUS[law.accelerator],
+            law.factors,
+            law.fabric_bytes_per_s,
+            law.accelerators_per_node,
+            parallel_factor(law),
+        )
+        _last = law, physics
     return _last[1]
 
 
-def _physics_of(law: TrainLaw) -> TrainPhysics:
-    from ..hardware import GPUS
-
-    shape = law.shape
-    if shape is None or law.accelerator not in GPUS:
-        raise ValueError(f"train_law names {law.model} on {law.accelerator}; the tables do not have both")
-    return TrainPhysics(
-        shape,
-        GPUS[law.accelerator],
-        law.factors,
-        law.fabric_bytes_per_s,
-        law.accelerators_per_node,
-        parallel_factor(law),
-    )
+def train_physics(law: TrainLaw | None) -> TrainPhysics | None:
+    """Training physics of the law that a profile may have."""
+    return None if law is None else physics_of(law)
 
 
-def train_physics(profile: Profile) -> TrainPhysics | None:
-    """Training physics of the profile's law; None without a law, or if its model or GPU is in no table."""
-    if profile.train_law is None:
-        return None
-    try:
-        return physics_of(profile.train_law)
-    except ValueError:
-        return None
-
-
-def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
-    """Parameters that a trainer rank keeps in float32; an equal share where the profile names no known model."""
-    physics = train_physics(profile)
-    if physics is None or not physics.trainer.sharded:
-        return profile.model_parameters * layout.state_copies / layout.accelerators
-    return rank_parameters(physics.architecture, layout)
-
-
-def fitted_memory(physics: TrainPhysics, layout: UpdateLayout, memory_factors: Mapping[str, float]) -> TrainMemory:
+def fitted_memory(law: TrainLaw, layout: UpdateLayout) -> TrainMemory:
     """Memory of a rank that computes in bfloat16, as a law has it, scaled by the fitted factors."""
-    return train_memory(physics.architecture, layout, physics.trainer.sharded).scaled(memory_factors)
-
-
-def peak_bytes(physics: TrainPhysics, layout: UpdateLayout, memory_factors: Mapping[str, float]) -> int:
-    """Peak memory of a rank, scaled by the fitted factors."""
-    return fitted_memory(physics, layout, memory_factors).peak_bytes
+    return train_memory(physics_of(law).architecture, layout).scaled(law.memory_factors)
 
 
 def train_layouts(
@@ -103,11 +75,11 @@ def train_layouts(
         memory_bytes: of an accelerator, where it has less than its data sheet says; None: as the data sheet says.
     """
     physics = physics_of(law)
-    limit = MEMORY_SHARE * min(physics.gpu.memory_bytes, memory_bytes or physics.gpu.memory_bytes)
+    limit = PLANNED_SHARE * min(physics.gpu.memory_bytes, memory_bytes or physics.gpu.memory_bytes)
     experts = ep if physics.architecture.experts else (1,)
     for size in itertools.product(tp, cp, sp, pp, experts, sorted(micro_batch_tokens)):
         for layout in _ways(law, physics, accelerators, size, offload, recompute):
-            if peak_bytes(physics, layout, law.memory_factors) <= limit:
+            if fitted_memory(law, layout).peak_bytes <= limit:
                 yield layout
 
 

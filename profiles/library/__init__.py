@@ -1,4 +1,6 @@
-"""Profiles that ship: GPUs and models by data-sheet physics and public measurements, not of anybody's cluster.
+"""Profiles that ship: GPUs and models by data-sheet physics and public measurements, not of anybody's cluster; and what
+is made of them for a job: scaled to its model (scaled_profile.py), judged whether they are of it (fitness.py), written
+as documents to begin with (skeleton.py).
 
 One file a (GPU, model), `h100.qwen2.5-7b.yaml`; tools/build_library.py writes them. They say what a value rests on and
 how far it may be off; `rlplan profile` on your own machines replaces them. `prices.yaml` holds USD per GPU-hour on

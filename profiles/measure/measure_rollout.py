@@ -24,8 +24,8 @@ from ...executor.engines.engine_handle import EngineHandle
 from ...plans.schema.levers import EngineLayout
 from ..laws.hardware_peaks import DecodeNeeds
 from ..laws.measured_fit import DecodeFit, fit_decode
+from ..laws.suspicions import wrong_order
 from ..phase_schema import DecodePoint, Spread
-from ..suspicions import wrong_order
 from .time_budget import TimeBudget
 
 SHORT_CONTEXT = 16

@@ -22,8 +22,8 @@ from ...executor.trainer.trainer_config import UpdateSettings
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.levers import UpdateLayout
 from ...plans.yaml.errors import RunFailed
+from ..laws.suspicions import recompute_gains
 from ..phase_schema import Train
-from ..suspicions import recompute_gains
 from .measure_site import FIRST, Site, update_name
 from .time_budget import MOVES, TimeBudget, TurnSeconds
 

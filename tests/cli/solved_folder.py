@@ -11,8 +11,8 @@ from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.schema.plan import Inputs
 from rlplan.plans.yaml.yaml_io import dump, load
-from rlplan.profiles.fitness import subject_digest
 from rlplan.profiles.length_trace import read_lengths, write_lengths
+from rlplan.profiles.library.fitness import subject_digest
 from rlplan.profiles.profile_schema import Profile
 
 from ..documents import CLUSTER

@@ -11,7 +11,7 @@ import yaml
 
 import rlplan as package
 from rlplan.plans.schema.job import job_paths, load_job
-from rlplan.profiles.fitness import subject_digest
+from rlplan.profiles.library.fitness import subject_digest
 
 from .command_line import printed
 from .fork_server import CLIENT

@@ -15,7 +15,7 @@ from rlplan.plans.schema.cluster import Accelerators
 from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.schema.plan import Plan, load_plan
 from rlplan.plans.yaml.yaml_io import dump, loads
-from rlplan.profiles.fitness import subject_digest
+from rlplan.profiles.library.fitness import subject_digest
 
 from ..planner.check.edits import edit as edit_keys
 from ..planner.check.edits import resign

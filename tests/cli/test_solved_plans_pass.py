@@ -22,11 +22,11 @@ from rlplan.plans.schema.job import Job, job_paths, load_job
 from rlplan.plans.schema.plan import Inputs
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.plans.yaml.yaml_io import WRITTEN_DIGITS, dump, load
-from rlplan.profiles.fitness import subject_digest
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.judge_schema import Judge
 from rlplan.profiles.length_trace import LengthRow, read_lengths, write_lengths
 from rlplan.profiles.library import library_names, library_profile
+from rlplan.profiles.library.fitness import subject_digest
 from rlplan.profiles.phase_schema import Reward, Train
 from rlplan.profiles.profile_schema import Machine, Profile, ProfileLengths
 

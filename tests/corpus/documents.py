@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from rlplan.plans.schema.job import job_paths, load_job
-from rlplan.profiles.fitness import subject_digest
+from rlplan.profiles.library.fitness import subject_digest
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "plans" / "examples"

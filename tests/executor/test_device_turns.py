@@ -14,12 +14,11 @@ from rlplan.executor.memory.device_turns import no_turns
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.planner.costs.colocation import turns_take
 from rlplan.planner.costs.decode_costs import engines_of
-from rlplan.planner.costs.memory_table import DeviceMemory
+from rlplan.planner.costs.memory_table import DeviceMemory, trained_parameters
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.errors import InputError, RunFailed
-from rlplan.profiles.laws.train_layouts import trained_parameters
 from rlplan.profiles.library import library_profile
 from rlplan.rounds.device_ledger import KV_CACHE, MOMENTS, PARAMETERS
 from rlplan.rounds.step_order import to_decoding, to_tail

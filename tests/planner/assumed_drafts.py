@@ -1,6 +1,6 @@
 """Drafts by an acceptance that is assumed, the same in all epochs."""
 
-from rlplan.planner.costs.draft_costs import PlannedDrafts
+from rlplan.planner.costs.decode_costs import PlannedDrafts
 from rlplan.profiles.draft_schema import geometric
 
 

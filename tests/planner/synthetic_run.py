@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlplan.planner.costs.draft_costs import DraftedCost
+from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.round_costs import round_costs, scoring
 from rlplan.planner.lengths.draws import Draws, prompt_name
 from rlplan.planner.lengths.length_model import fit_lengths
@@ -71,7 +71,7 @@ def synthesize(
         machine = schedule.begin()
         kind = long if machine.kind == "long" else short
         early = min(map(schedule.epoch_of, machine.taken)) == 0
-        if isinstance(kind.decode, DraftedCost):
+        if kind.decode.drafts is not None:
             drafted = kind.decode.in_first_epoch() if early else kind.decode
             kind = dataclasses.replace(kind, decode=drafted)
             writer.write("drafts", float(step), step=step, kind=machine.kind, epoch=1 + (not early), **_counts(drafted))
@@ -123,7 +123,7 @@ def ran(
     return load_executed(synthesize(folder, documents.plan, documents.job, *truth, **how))
 
 
-def _counts(cost: DraftedCost) -> dict[str, Any]:
+def _counts(cost: DecodeCost) -> dict[str, Any]:
     """The event of a round whose drafts follow the costs' law, up to the plan's tokens."""
     drafts = cost.drafts
     assert drafts is not None

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from ....plans.facts.device_shares import PLANNED_SHARE
 from ....plans.facts.executable import UPDATE_VALUES, update_faults
 from ....plans.facts.model_shape import ModelShape, shape_from_architecture
 from ....plans.phrases.numbers import bytes_text, count
@@ -17,16 +18,16 @@ from ....plans.schema.job import Job
 from ....plans.schema.levers import EngineLayout, RewardJudge, UpdateLayout
 from ....plans.schema.planned_job import PlannedJob
 from ....plans.yaml.errors import Infeasible
-from ....profiles.laws.train_layouts import MEMORY_SHARE, RECOMPUTES, physics_of
+from ....profiles.laws.suspicions import measured_updates
+from ....profiles.laws.train_layouts import RECOMPUTES, physics_of
 from ....profiles.profile_schema import Profile
-from ....profiles.suspicions import measured_updates
 from ....rounds.hand_over import free_replicas
 from ....rounds.round_spec import Mode
 from ...costs.colocation import MAP_BYTES_PER_S, sleep_and_wake_s, turns_known
 from ...costs.decode_costs import DecodeCost, engines_of
-from ...costs.draft_costs import DraftedCost, drafted_costs
-from ...costs.job_pools import JobPools
-from ...costs.memory_table import WEIGHT_BYTES, DeviceMemory, HostShare, JobMemory, engines_on_host
+from ...costs.draft_costs import drafted_costs
+from ...costs.job_pools import HostShare, JobPools
+from ...costs.memory_table import WEIGHT_BYTES, DeviceMemory, JobMemory, engines_on_host
 from ...costs.update_costs import (
     ANY_LAYOUT,
     Allowed,
@@ -81,7 +82,7 @@ def feasible_train(
     runs = _runs(model, for_any)
     fits = [
         train_cost(entry, pools.apart)
-        for entry in measured_updates(profile)
+        for entry in measured_updates(profile.train)
         if entry.micro_batch_tokens in budgets and is_allowed(entry.layout, allowed)
     ]
     fits = [t for t in fits if t.layout.accelerators <= pool.accelerators_total and runs(t.layout)]
@@ -156,7 +157,7 @@ class _Rivals:
     """Compares each of many updates with all others; in arrays, since a training law gives thousands of updates."""
 
     def __init__(self, costs: Sequence[TrainCost], host: HostBytes) -> None:
-        terms = [(c.step_s, c.per_token_s, c.per_token_squared_s, c.per_sample_s, *host.get(c, ())) for c in costs]
+        terms = [(c.step_s, c.per_token_s, c.per_token_squared_s, *host.get(c, ())) for c in costs]
         self._terms = np.array(terms, dtype=np.float64)
         self._above = self._terms * (1 + ROUNDING)
         self._complexity = np.array([_complexity(cost.layout) for cost in costs])
@@ -235,7 +236,7 @@ def _shape(profile: Profile) -> ModelShape | None:
     """The shape of the model that the profile's law is of; None without a law."""
     if profile.train_law is None:
         return None
-    return shape_from_architecture(physics_of(profile.train_law).architecture)
+    return shape_from_architecture(profile.train_law.shape)
 
 
 def no_update(
@@ -274,7 +275,7 @@ def no_update(
             return f"no layout of {named} divides the model over {accelerators}; change their number"
         return (
             f"of the ways to train on {accelerators}, the one that takes least memory needs {bytes_text(needed)} "
-            f"on each, and {bytes_text(round(MEMORY_SHARE * memory))} of its {bytes_text(memory)} may be planned; "
+            f"on each, and {bytes_text(round(PLANNED_SHARE * memory))} of its {bytes_text(memory)} may be planned; "
             "give the pool more nodes, or accelerators with more memory"
         )
     measured = sorted({entry.micro_batch_tokens for entry in profile.train})
@@ -302,7 +303,8 @@ RESHARD_BYTES_PER_PARAMETER = 14
 class Space:
     """All candidates, sorted; `decode` and `train` hold the costs of the layouts and micro-batches that are feasible.
 
-    `pools`: those of engines and trainers, the former called `pool`, the latter `train_pool` (None: the same).
+    `memory`: what the job's engines and trainers hold, with the profile that prices all of it and their pools, of which
+    that of engines is called `pool`, that of trainers `train_pool` (None: the same).
     `host_memory_bytes` are those that engines, and trainers beside them, may take of a node; `refused` says, for each
     layout and lever that was left out, why; `reshard_s` and `layout_switch_s` are seconds of changing shards and
     engines between kinds of round. `drafted`: costs with drafts, by layout and drafted tokens.
@@ -312,7 +314,7 @@ class Space:
     """
 
     pool: str
-    pools: JobPools
+    memory: JobMemory
     decode: dict[EngineLayout, DecodeCost]
     train: tuple[TrainCost, ...]
     short: tuple[ShortKey, ...]
@@ -321,12 +323,22 @@ class Space:
     refused: tuple[str, ...]
     reshard_s: float = 0.0
     layout_switch_s: float = 0.0
-    drafted: dict[tuple[EngineLayout, int], DraftedCost] = field(default_factory=dict)
+    drafted: dict[tuple[EngineLayout, int], DecodeCost] = field(default_factory=dict)
     kept_together: dict[EngineLayout, float] = field(default_factory=dict)
     train_host: tuple[HostShare, ...] = ()
     train_pool: str | None = None
     rewards: tuple[RewardChoice, ...] = ()
     judge: RewardJudge | None = None
+
+    @property
+    def profile(self) -> Profile:
+        """What the candidates are priced by."""
+        return self.memory.profile
+
+    @property
+    def pools(self) -> JobPools:
+        """The pools of engines and trainers."""
+        return self.memory.pools
 
     @property
     def sharding(self) -> tuple[int, ...]:
@@ -361,7 +373,7 @@ def enumerate_space(
     chosen = choose_pools(cluster, job, profile, planned, pool)
     pools = chosen.pools
     memory = JobMemory(profile, pools, job.model.dtype)
-    decode, refused = feasible_layouts(chosen, job, profile, fewer_nodes, judge, shape)
+    decode, refused = feasible_layouts(chosen, job, memory, fewer_nodes, judge, shape)
     must_be_plannable(job, chosen.rollout, pools.rollout, profile)
     if chosen.train is not None:
         must_be_a_pool(chosen.train, pools.of_trainers, profile)
@@ -385,7 +397,7 @@ def enumerate_space(
     under_way = round(memory.weights_under_way("engines")) if pools.apart else 0
     return Space(
         pool=chosen.rollout,
-        pools=pools,
+        memory=memory,
         decode=decode,
         train=train,
         short=tuple(short),

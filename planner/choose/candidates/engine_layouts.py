@@ -9,10 +9,9 @@ from ....plans.schema.cluster import Pool
 from ....plans.schema.job import Job
 from ....plans.schema.levers import EngineLayout, RewardJudge
 from ....plans.yaml.errors import Infeasible
-from ....profiles.fitness import less_memory
+from ....profiles.library.fitness import less_memory
 from ....profiles.profile_schema import Profile
 from ...costs.decode_costs import DecodeCost, engines_of, layout_cost
-from ...costs.draft_costs import beside_judge
 from ...costs.memory_table import JobMemory, engines_on_host
 from ...costs.round_costs import judge_factors
 from .pool_choice import ChosenPools
@@ -25,7 +24,7 @@ EVERY_COUNT = 16
 def feasible_layouts(
     chosen: ChosenPools,
     job: Job,
-    profile: Profile,
+    memory: JobMemory,
     fewer_nodes: bool = False,
     judge: RewardJudge | None = None,
     shape: ModelShape | None = None,
@@ -36,36 +35,35 @@ def feasible_layouts(
     not wait for each other, so an entry prices as many of them as there are GPUs
     (decode_costs.entry_of). `shape`: of the job's model, where it is known.
     """
-    kind, pool = profile.machine.kind, chosen.pools.rollout
-    memory = JobMemory(profile, chosen.pools, job.model.dtype)
+    pool = memory.pools.rollout
     named = [(chosen.rollout, pool)]
     if chosen.train is not None:
-        named.append((chosen.train, chosen.pools.of_trainers))
+        named.append((chosen.train, memory.pools.of_trainers))
     for name, each in named:
-        short_of = less_memory(profile, each, name)
+        short_of = less_memory(memory.profile, each, name)
         if short_of is not None:
             raise Infeasible(short_of)
     decode: dict[EngineLayout, DecodeCost] = {}
     refused: list[str] = []
-    for tp in sorted({entry.tp for entry in profile.rollout}):
-        counts = {entry.engines for entry in profile.rollout if entry.tp == tp}
-        if kind == "cuda":
+    for tp in sorted({entry.tp for entry in memory.profile.rollout}):
+        counts = {entry.engines for entry in memory.profile.rollout if entry.tp == tp}
+        if memory.profile.machine.kind == "cuda":
             # One engine that was measured stands for as many as there are GPUs; on GPUs no plan has a single one.
             counts = {count for count in counts if count > 1}
             if judge is not None and judge.place == "own":
                 counts.add((pool.accelerators_total - judge.instances * judge.tp) // tp)
             counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, fewer_nodes)}
         for count in sorted(count for count in counts if count > 0):
-            cost = layout_cost(profile, EngineLayout(tp, count), chosen.pools)
+            cost = layout_cost(memory.profile, EngineLayout(tp, count), memory.pools)
             assert cost is not None, "there is an entry of this tp"
             fault = _layout_fault(cost, job, memory, chosen.rollout) or no_room_for_judge(cost.key, judge, pool)
             if fault is None:
-                decode[cost.key] = beside_judge(cost, judge_factors(profile, judge)[1]) if judge else cost
+                decode[cost.key] = cost.slowed(judge_factors(memory.profile, judge)[1]) if judge else cost
             else:
                 refused.append(f"{cost.key}: {fault}")
     if not decode:
         raise Infeasible(
-            f"no rollout layout of the profile fits: {_no_tp(job, profile, pool, shape) or '; '.join(refused)}"
+            f"no rollout layout of the profile fits: {_no_tp(job, memory.profile, pool, shape) or '; '.join(refused)}"
         )
     return decode, tuple(refused)
 

@@ -10,7 +10,7 @@ from ....plans.schema.job import Job
 from ....plans.schema.planned_job import PlannedJob
 from ....plans.yaml.errors import Infeasible, InputError
 from ....plans.yaml.yaml_doc import Loc
-from ....profiles.fitness import differences, machine_of, placement_unfit
+from ....profiles.library.fitness import differences, machine_of, placement_unfit
 from ....profiles.profile_schema import Profile
 from ...check.accelerator_rules import accelerator_fault, unknown_fault
 from ...check.reward_rules import crowded_workers, short_deadlines

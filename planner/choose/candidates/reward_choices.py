@@ -23,9 +23,9 @@ from ....plans.schema.job import Job
 from ....plans.schema.levers import AdaptiveTimeout, EngineLayout, RewardJudge, timeout_spec
 from ....plans.schema.planned_job import PooledReward, RewardPlan
 from ....plans.schema.reward_spec import RewardSpec, WorkerKind
+from ....profiles.judge_schema import Judge
 from ....profiles.laws.reward_fit import SCATTER_FROM_S
 from ....profiles.phase_schema import Reward
-from ....profiles.profile_schema import Profile
 from ....profiles.reward_tables import reward_table
 from ...costs.reward_costs import AT_ONCE, RewardCost, further_costs, reward_cost, slowest_of
 from .pool_choice import Unplannable
@@ -35,16 +35,16 @@ from .pool_choice import Unplannable
 MOST_COPIES = 4
 
 
-def judge_places(job: Job, profile: Profile, pool: Pool, apart: bool, for_any: bool) -> list[RewardJudge | None]:
+def judge_places(job: Job, judge: Judge | None, pool: Pool, apart: bool, for_any: bool) -> list[RewardJudge | None]:
     """The candidates of a job's judge, the simplest first: one copy before several, of its own before beside engines,
     the system's division before a share. [None] for a job without a judge.
 
-    `apart`: trainers have a pool of their own. `for_any`: also what only other frameworks can run. Raises Unplannable
-    if the profile does not hold the judge's costs, or the pool has no place for it.
+    `judge`: its costs by the profile. `apart`: trainers have a pool of their own. `for_any`: also what only other
+    frameworks can run. Raises Unplannable if the profile does not hold the judge's costs, or the pool has no place for
+    it.
     """
     if job.reward.judge is None:
         return [None]
-    judge = profile.judge
     if judge is None:
         raise Unplannable(
             "job",

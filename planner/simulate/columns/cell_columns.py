@@ -23,7 +23,7 @@ from ...choose.candidates.candidate_rounds import accepted_share
 from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...lengths.draws import Numbers, prompt_name
 from ..round_arrays import RoundDraws, SimulatedRound
-from .cells import Cell, Cost, cell_of, on_engines
+from .cells import Cell, cell_of, with_engines
 from .column_setting import Setting
 from .composed_columns import ComposedLog, ComposedLong, ComposedShort, Picks, latest_s, sums_of
 from .round_log import RoundLog, trained_draws
@@ -190,9 +190,7 @@ class ComposedExact(ComposedShort):
 
     def __init__(self, setting: Setting, key: ShortKey, cell: Cell, column_of: ColumnOf) -> None:
         self._column_of = column_of
-        self._share = accepted_share(
-            setting.draws.model, key.cutoff_tokens, setting.group_size, setting.dynamic_sampling
-        )
+        self._share = accepted_share(setting.draws.model, key, setting.group_size, setting.dynamic_sampling)
         super().__init__(setting, key, cell)
         self._refill: ShortColumn | None = None
 
@@ -247,18 +245,7 @@ class ComposedExact(ComposedShort):
         prompts = math.ceil(missing * max(1.0, key.prompts / target))
         engines = min(key.layout.engines, prompts * key.samples)
         layout = EngineLayout(key.layout.tp, engines)
-
-        def idle(cost: Cost) -> Cost:
-            return dataclasses.replace(on_engines(cost, engines), round_s=0)
-
-        setting = dataclasses.replace(
-            self._setting,
-            target=missing,
-            decode={layout: idle(self._setting.decode[key.layout])},
-            drafted={
-                (layout, tokens): idle(cost) for (of, tokens), cost in self._setting.drafted.items() if of == key.layout
-            },
-        )
+        setting = with_engines(dataclasses.replace(self._setting, target=missing), key.layout, engines, round_s=0)
         return self._column_of(setting, key._replace(prompts=prompts, layout=layout))
 
 

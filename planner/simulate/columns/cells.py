@@ -22,7 +22,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar, overload
+from typing import Any, overload
 
 from ....plans.schema.levers import EngineLayout, RoundHandOver, RoundTail
 from ....rounds.timeouts import TimeoutSpec
@@ -30,8 +30,6 @@ from ...choose.candidates.round_kinds import LongKey, ShortKey
 from ...costs.decode_costs import ChangeCost, DecodeCost
 from ...costs.reward_costs import NO_TIMEOUT, ExecutionTimes, RewardCost
 from .column_setting import Setting
-
-Cost = TypeVar("Cost", bound=DecodeCost)
 
 LEAST_ENGINES = 8
 """Of a cell, or as many as the samples of a prompt if these are more."""
@@ -132,15 +130,9 @@ def scaled(setting: Setting, key: ShortKey | LongKey, cell: Cell) -> tuple[Setti
     settings = setting.of_cells
     if (key.layout, cell.engines) not in settings:
         settings[key.layout, cell.engines] = dataclasses.replace(
-            setting,
+            with_engines(setting, key.layout, cell.engines),
             target=cell.trained,
             prompts=None if setting.prompts is None else cell.prompts(setting.prompts),
-            decode={layout: on_engines(setting.decode[key.layout], cell.engines)},
-            drafted={
-                (layout, tokens): on_engines(cost, cell.engines)
-                for (of, tokens), cost in setting.drafted.items()
-                if of == key.layout
-            },
             reward=reward_share(setting.reward, cell.cells_per_round),
             other_rewards=tuple(reward_share(other, cell.cells_per_round) for other in setting.other_rewards),
             cell_prompts=0,
@@ -166,9 +158,22 @@ def _change_in_cell(
     return dataclasses.replace(whole, spec=spec, after=after)
 
 
-def on_engines(cost: Cost, engines: int) -> Cost:
+def with_engines(setting: Setting, layout: EngineLayout, engines: int, **changes: Any) -> Setting:
+    """The setting that has so many of a layout's engines, and no others, with these changes of their costs."""
+    return dataclasses.replace(
+        setting,
+        decode={EngineLayout(layout.tp, engines): on_engines(setting.decode[layout], engines, **changes)},
+        drafted={
+            (EngineLayout(layout.tp, engines), tokens): on_engines(cost, engines, **changes)
+            for (of, tokens), cost in setting.drafted.items()
+            if of == layout
+        },
+    )
+
+
+def on_engines(cost: DecodeCost, engines: int, **changes: Any) -> DecodeCost:
     """Decode costs of a layout with another number of engines."""
-    return dataclasses.replace(cost, key=EngineLayout(cost.key.tp, engines))
+    return dataclasses.replace(cost, key=EngineLayout(cost.key.tp, engines), **changes)
 
 
 def reward_share(reward: RewardCost, cells: float) -> RewardCost:

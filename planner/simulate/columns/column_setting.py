@@ -24,8 +24,8 @@ from ....rounds.machines.exact import MAX_DRAWS, most_draws_at_once
 from ....rounds.round_spec import Mode
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
 from ...costs.decode_costs import ChangeCost, DecodeCost, least_kv_tokens
-from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
 from ...costs.reward_costs import RewardCost
+from ...costs.round_costs import RoundCosts
 from ...costs.update_costs import TrainCost
 from ...lengths.draws import Draws, EarlierEpoch
 from ...lengths.length_model import LengthModel
@@ -123,7 +123,7 @@ class Loads:
             share = rule.long_share or max(0.0, 1.0 - target / max(rule.prompts, 1))
             (limit,) = model.group_max_quantiles(size, (1.0 - share,))
             return self.of_groups(whole, self.cap_tokens, limit - 1)
-        long = 1.0 - (1.0 - model.share_beyond(rule.cutoff_tokens)) ** size
+        long = 1.0 - model.groups_within(rule.cutoff_tokens, size)
         # Of a prompt that is put off: a wave of draws begins when all before it were short (most_draws_at_once).
         weights, drawn, beside = long / max(long.sum(), 1e-12), key.copies, float(key.copies)
         while drawn < MAX_DRAWS:
@@ -151,16 +151,6 @@ BALANCED_SHARE = 2
 has short ones gets more of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class AsWritten:
-    """A kind of round of a plan that is there already, where it is not what `Setting` would make of its key: what its
-    decoding costs, `max_num_seqs`, and `kv_tokens`."""
-
-    cost: DecodeCost
-    at_once: int
-    kv_tokens: int | None = None
-
-
 @dataclass(frozen=True)
 class Setting:
     """The setting that all columns of a solve share: the step's size, costs and draws.
@@ -168,7 +158,7 @@ class Setting:
     `watch` is called before each simulated round and returns its observer; a round that ran out of rows is begun anew.
     `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.
     `other_rewards`: scoring costs of the reward choices 1, 2, ... (reward_choices.py); `reward` are those of choice 0.
-    `as_written`: kinds of round whose costs, `max_num_seqs` and `kv_tokens` are those of a plan (refresh.py).
+    `as_written`: kinds of round of a plan that is there already, where they are not what this would make of their keys.
     `cell_prompts`: rounds of more than twice as many prompts are simulated by cells of about so many (cells.py); 0: all
     rounds are simulated whole. `streams`: trainers have a pool of their own, and train complete groups of a round while
     its others are decoded. `change`: costs of a change of engines, from those of the round, the change that is planned
@@ -182,11 +172,11 @@ class Setting:
     decode: dict[EngineLayout, DecodeCost]
     reward: RewardCost
     draws: Draws
-    drafted: dict[tuple[EngineLayout, int], DraftedCost] = field(default_factory=dict)
+    drafted: dict[tuple[EngineLayout, int], DecodeCost] = field(default_factory=dict)
     watch: Callable[[], Observe] | None = None
     noise: Callable[[EngineLayout, TrainCost], StepNoise] = lambda layout, train: SILENT  # of a step, by the machine
     max_prompt_tokens: int = 0
-    as_written: Mapping[ShortKey | LongKey, AsWritten] = field(default_factory=dict)
+    as_written: Mapping[ShortKey | LongKey, RoundCosts] = field(default_factory=dict)
     cell_prompts: int = CELL_PROMPTS
     streams: bool = False
     crowding: Callable[[EngineLayout, int], float] = lambda layout, workers: 1.0  # of decoding, beside reward workers
@@ -214,8 +204,8 @@ class Setting:
 
     def _cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
         if key in self.as_written:
-            return self.as_written[key].cost
-        cost = slowed(self._on_device(key), self.crowding(key.layout, self.reward_of(key).on_cores))
+            return self.as_written[key].decode
+        cost = self._on_device(key).slowed(self.crowding(key.layout, self.reward_of(key).on_cores))
         cost = cost.with_kv(self.kv_tokens(key))
         if isinstance(key, LongKey) and key.tail:  # for engines that take all that is free trainers make room
             cost = replace(cost, turns=None)
@@ -228,9 +218,7 @@ class Setting:
 
     def in_first_epoch(self) -> Setting:
         """The same while no prompt has earlier responses, from which drafts come."""
-        written = {
-            key: dataclasses.replace(each, cost=first_epoch_cost(each.cost)) for key, each in self.as_written.items()
-        }
+        written = {key: kind.in_first_epoch() for key, kind in self.as_written.items()}
         drafted = {key: cost.in_first_epoch() for key, cost in self.drafted.items()}
         return dataclasses.replace(self, drafted=drafted, as_written=written)
 
@@ -266,7 +254,7 @@ class Setting:
         prompt's samples are kept together, the balancer lets an engine get ahead of the others for their sake.
         """
         if key in self.as_written:
-            return self.as_written[key].at_once
+            return self.as_written[key].max_num_seqs
         alike, prompts = self._in_flight(key)
         cost, engines = self._on_device(key), key.layout.engines
         ahead = self._ahead(cost, alike)

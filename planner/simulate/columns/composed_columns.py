@@ -145,8 +145,8 @@ def _window(windows: Sequence[Window], end_s: float, scale: float, cells_per_rou
     bundles = []
     for start in range(0, len(groups), size):
         bundle = groups[start : start + size]
-        tokens, squares, samples = (round(scale * sum(group[k] for group in bundle)) for k in (1, 2, 3))
-        bundles.append((bundle[-1][0], tokens, squares, samples))
+        tokens, squares = (round(scale * sum(group[k] for group in bundle)) for k in (1, 2))
+        bundles.append((bundle[-1][0], tokens, squares))
     return Window(
         freed_s=sum(freed) / len(freed) if 2 * len(freed) > size else None,
         end_s=end_s,

@@ -85,7 +85,7 @@ class QueueStates:
 
     def __post_init__(self) -> None:
         model = self.draws.model
-        self._long = 1.0 - (1.0 - model.share_beyond(self.cutoff_tokens)) ** self.group_size
+        self._long = 1.0 - model.groups_within(self.cutoff_tokens, self.group_size)
         # Among the first synthetic prompts is each traced one once.
         self._number = np.argsort(self.draws.traced_of(np.arange(len(self._long))))
         self._follow()

@@ -75,7 +75,7 @@ class RoundLog:
         # Called often while the log grows, so results are kept.
         done = self._streamed.setdefault(train, [])
         done += [window.streamed(train) for window in self.windows[len(done) :]]
-        return [exposed_update_s(train, t, q, 0, d) for t, q, d in zip(self.tokens, self.squares, done, strict=True)]
+        return [exposed_update_s(train, t, q, d) for t, q, d in zip(self.tokens, self.squares, done, strict=True)]
 
     def whole_updates_s(self, train: TrainCost) -> list[float]:
         """Seconds of each round's update, with what freed engines have trained before its end."""
@@ -190,12 +190,11 @@ def record_round(
     hands_over = key is not None and bool(key.hand_over)
     if hands_over or streams:
         ready, sums, squares = simulated.ready_s[trained.draws], trained.tokens, trained.squares
-        groups = zip(ready.tolist(), sums.tolist(), squares.tolist(), strict=True)
         log.windows.append(
             Window(
                 freed_s=0.0 if streams else simulated.times.freed_s,
                 end_s=simulated.times.end_s,
-                groups=tuple((*group, 0) for group in groups),
+                groups=tuple(zip(ready.tolist(), sums.tolist(), squares.tolist(), strict=True)),
                 staying=0 if streams or key is None else (key.layout.engines - key.freed_engines) * key.layout.tp,
             )
         )

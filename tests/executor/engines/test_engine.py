@@ -21,7 +21,6 @@ from rlplan.executor.engines.vllm_options import (
     engine_arguments,
     environment,
     niceness,
-    output_interval,
     sampling_parameters,
     versions_of,
 )
@@ -472,7 +471,8 @@ def test_a_requests_parameters_say_how_it_goes_on(monkeypatch):
     monkeypatch.setattr(SamplingParams, "__struct_fields__", [])
     assert not hasattr(sampling_parameters(request()), "stream_interval"), "vLLM 0.24 does not know it"
     assert engine_arguments(CONFIG)["stream_interval"] == ALIVE_TOKENS
-    assert [output_interval(cutoff) for cutoff in (None, 1, 2, 257, 258, 514)] == [256, 256, 1, 256, 129, 171]
+    intervals = [request(cutoff_tokens=cutoff).output_interval for cutoff in (None, 1, 2, 257, 258, 514)]
+    assert intervals == [256, 256, 1, 256, 129, 171]
 
 
 def test_the_weights_that_vllm_names_for_a_sample_count():

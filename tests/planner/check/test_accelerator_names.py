@@ -5,6 +5,7 @@ import pytest
 from rlplan.planner.check.accelerator_rules import unknown_notes, unlike_names
 from rlplan.planner.choose.candidates.engine_layouts import feasible_layouts
 from rlplan.planner.choose.candidates.pool_choice import Unplannable, choose_pools, must_be_a_pool
+from rlplan.planner.costs.memory_table import JobMemory
 from rlplan.plans.facts.model_shape import ModelShape
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.library import library_profile
@@ -50,5 +51,6 @@ def test_sizes_that_cannot_be_are_told_with_why_and_those_that_can(sizes, per_no
     job = small_job(search={"tp": sizes, "micro_batch_tokens": [4096]})
     machines = cluster("H100", per_node=per_node)
     shape = ModelShape("qwen2", 28, 4, None, None, 0)
+    chosen = choose_pools(machines, job, profile)
     with pytest.raises(Infeasible, match=why):
-        feasible_layouts(choose_pools(machines, job, profile), job, profile, shape=shape)
+        feasible_layouts(chosen, job, JobMemory(profile, chosen.pools, job.model.dtype), shape=shape)

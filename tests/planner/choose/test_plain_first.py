@@ -53,7 +53,7 @@ def gain(found: Solved) -> float:
 @pytest.mark.parametrize("sigma, icc", [(0.3, 0.1), (0.5, 0.5), (0.5, 0.8), (0.7, 0.1), (0.7, 0.8), (1.2, 0.5)])
 def test_another_mode_is_planned_only_where_it_gains(sigma, icc):
     found = spread(sigma, icc)
-    least = max(ties.ALIKE, ties.tolerance_of(found.search, found.solution.cycle, small_profile()))
+    least = max(ties.ALIKE, ties.tolerance_of(found.search, found.solution.cycle))
     if gain(found) < least:
         assert found.plan.job.bias.mode == "sync" and found.plan.predicted.speedup == 1.0
     else:

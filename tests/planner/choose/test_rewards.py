@@ -208,20 +208,20 @@ def test_a_judge_is_where_the_step_takes_least() -> None:
 
 
 def test_the_simplest_place_comes_first_and_the_executor_runs_each() -> None:
-    job, profile = small_job(reward=JUDGED), small_profile(judge=judge(shares=SHARES, at_once=8))
+    job, costs = small_job(reward=JUDGED), judge(shares=SHARES, at_once=8)
     pool = laptop().pools["main"]
-    places = judge_places(job, profile, pool, apart=False, for_any=False)
+    places = judge_places(job, costs, pool, apart=False, for_any=False)
     assert [(p.place, p.instances, p.share) for p in places if p] == [
         ("own", 1, None), ("beside", 1, None), ("beside", 1, 0.2),
         ("own", 2, None), ("beside", 2, None), ("beside", 2, 0.2),
     ]  # fmt: skip
     assert {place.at_once for place in places if place} == {8}
     gpus = pool.model_copy(update={"accelerators": pool.accelerators.model_copy(update={"kind": "cuda"})})
-    assert [p.place for p in judge_places(job, profile, gpus, apart=True, for_any=False) if p] == ["own", "own"]
+    assert [p.place for p in judge_places(job, costs, gpus, apart=True, for_any=False) if p] == ["own", "own"]
     with pytest.raises(Unplannable, match="books no memory of a GPU"):
-        judge_places(job, profile, gpus, apart=False, for_any=False)
-    assert len(judge_places(job, profile, gpus, apart=False, for_any=True)) == 6
-    assert judge_places(small_job(), profile, pool, apart=False, for_any=False) == [None]
+        judge_places(job, costs, gpus, apart=False, for_any=False)
+    assert len(judge_places(job, costs, gpus, apart=False, for_any=True)) == 6
+    assert judge_places(small_job(), costs, pool, apart=False, for_any=False) == [None]
 
 
 def test_a_share_that_was_not_measured_is_refused() -> None:

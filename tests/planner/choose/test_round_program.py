@@ -13,7 +13,7 @@ from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, 
 from rlplan.planner.choose.cycle_cost import Column, Cycle, all_cycles
 from rlplan.planner.choose.plan_limits import Limits, TrainPool
 from rlplan.planner.choose.round_program import solve_program
-from rlplan.planner.costs.memory_table import HostShare
+from rlplan.planner.costs.job_pools import HostShare
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 

@@ -17,13 +17,13 @@ from rlplan.planner.costs.colocation import (
 )
 from rlplan.planner.costs.decode_costs import decode_cost, engines_of, layout_cost
 from rlplan.planner.costs.job_pools import JobPools, NodesTaken, job_pools
-from rlplan.planner.costs.memory_table import Engines, JobMemory
+from rlplan.planner.costs.memory_table import Engines, JobMemory, trained_parameters
 from rlplan.planner.costs.update_costs import train_cost, train_cost_in
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.sync_law import Networks, transfer_s
-from rlplan.profiles.laws.train_layouts import physics_of, trained_parameters
+from rlplan.profiles.laws.train_layouts import physics_of
 from rlplan.profiles.library import library_profile
 
 from ...profiles.public_laws import update_layout

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlplan.planner.costs.decode_costs import HELD_TOKENS, DecodeCost, decode_cost
-from rlplan.planner.costs.draft_costs import PlannedDrafts, drafted
-from rlplan.planner.costs.update_costs import TrainCost, train_cost, train_costs
-from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
+from rlplan.planner.costs.decode_costs import HELD_TOKENS, DecodeCost, PlannedDrafts, decode_cost
+from rlplan.planner.costs.update_costs import train_cost, train_costs
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.profiles.draft_schema import geometric
 from rlplan.profiles.profile_schema import Machine, Profile
 
@@ -48,7 +47,7 @@ def test_a_step_takes_the_longer_of_device_and_host() -> None:
     assert both.device_s(200) == pytest.approx(12e-3 + 136 * 6e-3 / 56)
     quick = replace(both, curve=((1, 5e-3),))
     assert quick.steps_s(1, 200, 200 * HELD_TOKENS) == pytest.approx(11e-3) and quick.base_s(200) == pytest.approx(many)
-    drafting = drafted(both, PlannedDrafts(2, 64, geometric(2, 0.5), geometric(2, 0.5)))
+    drafting = replace(both, drafts=PlannedDrafts(2, 64, geometric(2, 0.5), geometric(2, 0.5)))
     assert drafting.base_s(200) == pytest.approx(both.device_s(200) + 11e-3), "drafts hide nothing"
 
 
@@ -130,9 +129,3 @@ def test_measured_updates_go_before_a_law() -> None:
     assert [c.layout.micro_batch_tokens for c in found] == [1024, 4096]
     assert found[0] == train_cost(profile.train[0])
     assert train_costs(profile, 2, (1024, 4096)) == ()
-
-
-def test_padded_samples_cost_by_their_number_too() -> None:
-    padded = TrainCost(UpdateLayout(dp=1, micro_batch_tokens=4096), 0.5, 1e-4, 1e-9, per_sample_s=0.01)
-    assert padded.update_s(1000, 10**6, 10) == pytest.approx(0.5 + 0.1 + 1e-3 + 0.1)
-    assert padded.update_s(1000, 10**6) == pytest.approx(0.601)

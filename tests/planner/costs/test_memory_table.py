@@ -15,10 +15,10 @@ from rlplan.planner.costs.job_pools import JobPools, NodesTaken
 from rlplan.planner.costs.memory_table import PHASES, JobMemory, MemoryUse, engines_on_host, largest
 from rlplan.planner.costs.update_costs import train_costs
 from rlplan.planner.lengths.length_model import fit_lengths
+from rlplan.plans.facts.device_shares import PLANNED_SHARE
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.laws.rank_memory import STATE_BYTES
-from rlplan.profiles.laws.train_layouts import MEMORY_SHARE
 from rlplan.profiles.library import library_names, library_profile
 
 from ...profiles.public_laws import update_layout
@@ -46,7 +46,8 @@ def table(model, layout, trainers, nodes=8, **pool):
 
 
 def layouts_of(cluster, job, profile):
-    return feasible_layouts(choose_pools(cluster, job, profile), job, profile)
+    chosen = choose_pools(cluster, job, profile)
+    return feasible_layouts(chosen, job, JobMemory(profile, chosen.pools, job.model.dtype))
 
 
 def at(bars, place, phase):
@@ -93,7 +94,7 @@ def test_a_trainers_bar_is_the_laws_peak_and_what_sleeps_beside_it():
         bar = at(bars, "device", "train")
         free = bar.holds_bytes["reserve"] + bar.holds_bytes["slack"]
         assert bar.needed_bytes - free == pytest.approx(cost.peak_bytes, rel=1e-6) and bar.fits
-        assert free == pytest.approx((1 - MEMORY_SHARE) * 80e9) and bar.holds_bytes["slack"] > 2e9
+        assert free == pytest.approx((1 - PLANNED_SHARE) * 80e9) and bar.holds_bytes["slack"] > 2e9
         assert 0 < bar.holds_bytes["trainer_allocator_fragmentation"] < 0.1 * cost.peak_bytes
 
 
@@ -202,7 +203,7 @@ def test_candidates_are_what_memory_holds_and_what_lacks_is_told():
     assert len(found.train_host) == len(found.train) > 0
     assert all(share.on_node(1) > 393e9 for share in found.train_host), "eight GPUs cannot keep the states"
     small = space(memory_bytes=75 * 10**9)
-    assert max(train.peak_bytes for train in small.train) <= MEMORY_SHARE * 75e9, "less than the data sheet says"
+    assert max(train.peak_bytes for train in small.train) <= PLANNED_SHARE * 75e9, "less than the data sheet says"
 
 
 def test_engines_whose_weights_or_kv_do_not_fit_are_no_candidates():

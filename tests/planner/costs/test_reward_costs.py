@@ -99,16 +99,16 @@ def test_a_run_learns_its_deadlines_from_the_first_epoch() -> None:
 def test_workers_slow_engines_on_the_same_cores_by_their_load() -> None:
     cores = Machine(accelerator="cpu", kind="cpu", accelerators=4, cores=4, host_memory_bytes=10**10)
     reward = Reward(workers=1, latency=Spread(p50=1, p95=1, repeats=1), per_sample_s=1.0, load=2.5)
-    profile, engines = small_profile(machine=cores, reward=reward), EngineLayout(1, 3)
-    assert crowding(profile, engines, 1) == 1.0, "as it was measured"
-    assert crowding(profile, engines, 2) == pytest.approx((3 + 2) / 4)
-    assert crowding(profile, engines, 3) == crowding(profile, engines, 4) == pytest.approx((3 + 2.5) / 4)
-    assert crowding(profile, EngineLayout(1, 1), 3) == 1.0, "a core for each"
+    engines = EngineLayout(1, 3)
+    assert crowding(cores, reward, engines, 1) == 1.0, "as it was measured"
+    assert crowding(cores, reward, engines, 2) == pytest.approx((3 + 2) / 4)
+    assert crowding(cores, reward, engines, 3) == crowding(cores, reward, engines, 4) == pytest.approx((3 + 2.5) / 4)
+    assert crowding(cores, reward, EngineLayout(1, 1), 3) == 1.0, "a core for each"
     # A further pool had a worker when it was measured, and is as much busier as its samples take longer.
     further = [RewardCost(1, 2.0, 0.0)]
-    assert crowding(profile, engines, 2, further) == 1.0
-    assert crowding(profile, engines, 8, further) == pytest.approx((3 + 7.5) / (3 + 2))
+    assert crowding(cores, reward, engines, 2, further) == 1.0
+    assert crowding(cores, reward, engines, 8, further) == pytest.approx((3 + 7.5) / (3 + 2))
     unknown = reward.model_copy(update={"load": None})
     gpus = Machine(accelerator="H800", kind="cuda", accelerators=8, cores=8, host_memory_bytes=10**12)
-    assert crowding(small_profile(machine=cores, reward=unknown), engines, 2) == 1.0
-    assert crowding(small_profile(reward=reward, machine=gpus), engines, 2) == 1.0
+    assert crowding(cores, unknown, engines, 2) == 1.0
+    assert crowding(gpus, reward, engines, 2) == 1.0

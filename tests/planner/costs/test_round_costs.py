@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from rlplan.planner.costs.decode_costs import TAIL_SEQUENCES, TAIL_TOKENS
-from rlplan.planner.costs.draft_costs import beside_judge
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.costs.round_costs import RoundCosts, round_costs, scoring
 from rlplan.plans.schema.levers import RewardJudge, RoundHandOver, UpdateLayout
@@ -95,7 +94,7 @@ def test_a_judge_takes_the_workers_place_and_slows_its_neighbours() -> None:
     plain, workers = priced()
     own, of_its_own = priced(judge=RewardJudge(place="own", instances=3))
     beside, shared = priced(judge=RewardJudge(place="beside", instances=2))
-    assert own.decode == plain.decode and beside.decode == beside_judge(plain.decode, 1.25)
+    assert own.decode == plain.decode and beside.decode == plain.decode.slowed(1.25)
     assert (of_its_own.workers, shared.workers) == (3, 2)
     assert of_its_own.read_s(1000) == pytest.approx(0.12) and shared.read_s(1000) == pytest.approx(1.4 * 0.12)
     assert workers.read_s(1000) == profile.reward.per_sample_s and not workers.after_rollout

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
 from rlplan.planner.costs.decode_costs import DecodeCost, decode_cost
-from rlplan.planner.costs.draft_costs import drafted
 from rlplan.planner.costs.reward_costs import RewardCost, reward_cost
 from rlplan.planner.explain.watched_rounds import RoundWatch, largest_of, watch_rounds
 from rlplan.planner.lengths.draws import Draws
@@ -123,7 +122,7 @@ def test_shapes_are_shares_of_what_was_there(levels, end_s):
 def setting() -> Setting:
     profile = small_profile()
     decode = {r.layout: decode_cost(profile, r) for r in profile.rollout}
-    fast = {(LAYOUT, 3): drafted(decode[LAYOUT], assumed(3, 0.7, 16))}
+    fast = {(LAYOUT, 3): dataclasses.replace(decode[LAYOUT], drafts=assumed(3, 0.7, 16))}
     draws = Draws(fit_lengths(heavy_trace()), 0, 8)
     return Setting(TARGET, GROUP, CAP, False, decode, reward_cost(profile.reward, 1), draws, drafted=fast)
 

@@ -81,7 +81,7 @@ def test_a_deferred_prompt_is_long_again_as_often_as_it_really_is() -> None:
     for seed in range(8):
         lengths = sometimes_lost(64, 16, np.random.default_rng(100 + seed))
         # The probability that a group is long, given that an earlier group of its prompt was.
-        group = 1 - (1 - fit_lengths(trace_of(lengths)).share_beyond(cutoff_tokens)) ** GROUP
+        group = 1 - fit_lengths(trace_of(lengths)).groups_within(cutoff_tokens, GROUP)
         again.append((group**2).sum() / group.sum())
         share.append(group.mean())
     assert np.mean(share) == pytest.approx(0.1, abs=0.035)
@@ -97,7 +97,7 @@ def test_groups_left_out_are_long_as_often_as_predicted() -> None:
         model = fit_lengths(trace_of(np.array([seen for seen, _ in halves])))
         longest = np.array([left for _, left in halves]).max(axis=1)
         for cutoff in np.quantile(longest, (0.5, 0.7, 0.8, 0.9, 0.95)).astype(int):
-            beyond = 1.0 - (1.0 - model.share_beyond(cutoff)) ** GROUP
+            beyond = 1.0 - model.groups_within(cutoff, GROUP)
             noise = math.sqrt(float((beyond * (1 - beyond)).sum())) / len(beyond)
             assert abs(beyond.mean() - (longest > cutoff).mean()) <= 3.5 * noise + 0.02
         drawn = model.draw_many(np.arange(len(halves)), (256, GROUP), rng).max(axis=2)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
+from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.explain.watched_rounds import watch_rounds
 from rlplan.planner.simulate.columns import column_setting
 from rlplan.planner.simulate.columns import whole_columns as columns
-from rlplan.planner.simulate.columns.column_setting import AsWritten, kv_peak
+from rlplan.planner.simulate.columns.column_setting import kv_peak
 from rlplan.planner.simulate.columns.whole_columns import long_draws
 from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
 from rlplan.rounds.balancing.placement import Balancer
@@ -22,7 +23,7 @@ from rlplan.rounds.machines.race import RaceRound
 
 from ..conftest import CAP
 from ..synthetic_run import QUICK, solved
-from .columns.settings import GROUP, LAYOUT, TARGET, long_of, make_setting
+from .columns.settings import GROUP, LAYOUT, TARGET, TRAIN, long_of, make_setting
 
 SETTING = make_setting(icc=0.05)
 """Prompts that are alike are long now and then, and seldom: their long rounds take many waves."""
@@ -160,7 +161,7 @@ def test_an_engine_has_room_for_what_its_rounds_hold():
         assert tokens % 16 == 0 and tokens > CAP + int(setting.draws.model.prompt_tokens.max())
         assert setting.cost_of(key).kv_capacity_tokens == tokens
     short = ShortKey("sync", TARGET, GROUP, None, LAYOUT)
-    less = AsWritten(SETTING.cost_of(short).with_kv(CAP + 100), SETTING.at_once(short), CAP + 100)
+    less = RoundCosts(SETTING.cost_of(short).with_kv(CAP + 100), SETTING.at_once(short), TRAIN, kv_tokens=CAP + 100)
     assert watch_rounds(replace(SETTING, as_written={short: less}), short, (), 8).preemptions > 0
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core import caching
 
-from rlplan.planner.costs.decode_costs import ChangeCost, DecodeCost
-from rlplan.planner.costs.draft_costs import PlannedDrafts, drafted
+from rlplan.planner.costs.decode_costs import ChangeCost, DecodeCost, PlannedDrafts
 from rlplan.planner.costs.reward_costs import NO_TIMEOUT, ExecutionTimes, RewardCost
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.round_arrays import RanOut, RoundDraws, SimulatedRound
@@ -107,7 +106,7 @@ def costs(draw, engines: int = 1) -> DecodeCost:
     if not draw(st.booleans()):
         return plain
     law = DraftLaw((1.0, 0.9, 0.5), (0.7, 0.5, 0.1), ((1, 1.2), (4, 0.6)), 0.2, 0.01)
-    return drafted(plain, PlannedDrafts(3, draw(st.integers(1, 4)), law, law))
+    return dataclasses.replace(plain, drafts=PlannedDrafts(3, draw(st.integers(1, 4)), law, law))
 
 
 executions = st.builds(

@@ -229,13 +229,13 @@ def test_every_update_that_is_best_for_some_hand_over_is_kept() -> None:
     kept = feasible_train(pools, small_job(sizes, search=search), profile, for_any=True)
     every = train_costs(profile, 32, budgets)
     assert len(kept) < len(every)
-    groups = tuple((10.0 * at, 60_000, 60_000 * 9_000, 8) for at in range(20))
-    tokens, squares, samples = (sum(group[k] for group in groups) for k in (1, 2, 3))
+    groups = tuple((10.0 * at, 60_000, 60_000 * 9_000) for at in range(20))
+    tokens, squares = (sum(group[k] for group in groups) for k in (1, 2))
     for staying in range(4, 33, 4):
         window = Window(20.0, 2000.0, groups, staying)
 
         def exposed(train: TrainCost, window: Window = window) -> float:
-            return exposed_update_s(train, tokens, squares, samples, window.streamed(train))
+            return exposed_update_s(train, tokens, squares, window.streamed(train))
 
         assert min(map(exposed, kept)) == pytest.approx(min(map(exposed, every)))
 
@@ -251,7 +251,7 @@ def test_updates_without_room_beside_engines_do_not_forbid_hand_overs() -> None:
 
     found = space(hand_over=[0.9])
     assert {cost.early for cost in found.train} == {True, False} and any(key.hand_over for key in found.long)
-    window = Window(1.0, 100.0, ((0.5, 20_000, 10**8, 0),), 16)
+    window = Window(1.0, 100.0, ((0.5, 20_000, 10**8),), 16)
     copies = [cost for cost in found.train if cost.layout.replica <= 16]
     assert {window.streamed(cost).groups for cost in copies if cost.early} == {1}
     assert {window.streamed(cost).groups for cost in copies if not cost.early} == {0}

@@ -137,7 +137,7 @@ def test_a_prompt_that_nobody_uses_is_cached_until_its_space_is_taken() -> None:
     def end_s(block: int, q_tokens: int) -> Fraction:
         engine = Engine(cost(capacity=100, block_tokens=block), 1)
         for number, (prompt, tokens) in enumerate([("p", 6), ("q", q_tokens), ("p", 6)]):
-            engine.waiting.append(EngineSample(SampleKey(number, 0), 0, prompt, 5, tokens, False, 0))
+            engine.waiting.append(EngineSample(Issue(SampleKey(number, 0), prompt, tokens), 5, tokens, False))
         engine.admit()
         while engine.running:
             engine.take_event()

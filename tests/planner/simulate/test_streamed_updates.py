@@ -54,21 +54,21 @@ def test_nothing_is_freed_where_the_others_could_not_hold_it() -> None:
     assert late.moved == 0 and late.freed_s == late.end_s
 
 
-UNSORTED = [(3.0, 20, 0, 1), (1.0, 10, 0, 1), (9.0, 30, 0, 1)]
-WAITING = [(0.0, 10, 0, 1)] * 4
+UNSORTED = [(3.0, 20, 0), (1.0, 10, 0), (9.0, 30, 0)]
+WAITING = [(0.0, 10, 0)] * 4
 
 
 @pytest.mark.parametrize(
     ("freed_s", "end_s", "groups", "cost", "replicas", "expected"),
     [
         # One of two replicas: 2 s for the first from 2 s on, 4 s for the second, 6 s for the third from 9 s on.
-        (2.0, 9.0, UNSORTED, TWO, 1, StreamedWork(2, 30, 0, 2, 6.0, 1)),
-        (2.0, 15.0, UNSORTED, TWO, 1, StreamedWork(3, 60, 0, 3, 12.0, 1)),
+        (2.0, 9.0, UNSORTED, TWO, 1, StreamedWork(2, 30, 0, 6.0, 1)),
+        (2.0, 15.0, UNSORTED, TWO, 1, StreamedWork(3, 60, 0, 12.0, 1)),
         (None, 15.0, UNSORTED, TWO, 1, StreamedWork()),
         (2.0, 15.0, UNSORTED, TWO, 0, StreamedWork()),
         # Portions of 30 tokens, of the micro-batches: three groups, and the fourth after them.
-        (1.0, 3.9, WAITING, SMALL, 1, StreamedWork(3, 30, 0, 3, 3.0, 1, pytest.approx(0.1))),
-        (1.0, 4.1, WAITING, SMALL, 1, StreamedWork(4, 40, 0, 4, 4.0, 1, pytest.approx(0.9))),
+        (1.0, 3.9, WAITING, SMALL, 1, StreamedWork(3, 30, 0, 3.0, 1, pytest.approx(0.1))),
+        (1.0, 4.1, WAITING, SMALL, 1, StreamedWork(4, 40, 0, 4.0, 1, pytest.approx(0.9))),
     ],
 )
 def test_groups_are_trained_in_portions_as_they_become_ready(freed_s, end_s, groups, cost, replicas, expected) -> None:
@@ -76,14 +76,14 @@ def test_groups_are_trained_in_portions_as_they_become_ready(freed_s, end_s, gro
 
 
 def test_the_update_waits_for_groups_in_training_at_the_rounds_end() -> None:
-    done = streamed(2.0, 14.0, [(3.0, 20, 0, 1), (9.0, 30, 0, 1), (14.0, 5, 0, 1)], TWO, 1)
+    done = streamed(2.0, 14.0, [(3.0, 20, 0), (9.0, 30, 0), (14.0, 5, 0)], TWO, 1)
     assert (done.groups, done.late_s) == (2, 1.0)
-    assert exposed_update_s(TWO, 55, 0, 3, done) == pytest.approx(1.0 + TWO.update_s(5, 0, 1))
+    assert exposed_update_s(TWO, 55, 0, done) == pytest.approx(1.0 + TWO.update_s(5, 0))
 
 
 def test_what_was_trained_early_is_not_exposed_but_the_optimizer_is() -> None:
-    assert exposed_update_s(TRAIN, 60, 0, 3, StreamedWork(2, 30, 0, 2, 6.0)) == pytest.approx(1.0 + 3.0)
-    assert exposed_update_s(TRAIN, 60, 0, 3, StreamedWork()) == pytest.approx(1.0 + 6.0)
+    assert exposed_update_s(TRAIN, 60, 0, StreamedWork(2, 30, 0, 6.0)) == pytest.approx(1.0 + 3.0)
+    assert exposed_update_s(TRAIN, 60, 0, StreamedWork()) == pytest.approx(1.0 + 6.0)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_was_trained_early_is_not_exposed_but_the_optimizer_is() -> None:
     ],
 )
 def test_only_whole_replicas_on_free_accelerators_train_early(sizes, busy_s: float) -> None:
-    window = Window(2.0, 100.0, ((1.0, 10, 0, 0),), staying=4)
+    window = Window(2.0, 100.0, ((1.0, 10, 0),), staying=4)
     assert window.streamed(train(**sizes)).busy_s == pytest.approx(busy_s)
     assert dataclasses.replace(window, staying=0).streamed(TRAIN).busy_s == pytest.approx(1.0)
     assert dataclasses.replace(window, freed_s=None).streamed(TRAIN) == StreamedWork()

@@ -15,8 +15,8 @@ from rlplan.profiles.laws.measured_fit import (
     leave_one_out_error,
     nonnegative_least_squares,
 )
-from rlplan.profiles.laws.reward_fit import MOST, ScoredSample, equally_likely, fit_executions
-from rlplan.profiles.phase_schema import DecodePoint, Reward, RewardExecutions, Spread
+from rlplan.profiles.laws.reward_fit import ScoredSample, equally_likely, fit_executions
+from rlplan.profiles.phase_schema import MOST_EXECUTIONS, DecodePoint, Reward, RewardExecutions, Spread
 
 # -- factors over a law, drawn to a prior ------------------------------------------------------------------------------
 
@@ -150,12 +150,14 @@ TIMES = st.one_of(
 @given(values=TIMES)
 def test_few_values_stand_for_many(values):
     few = equally_likely(values)
-    assert len(few) == min(MOST, len(values))
+    assert len(few) == min(MOST_EXECUTIONS, len(values))
     assert list(few) == sorted(few) and min(values) <= few[0] and few[-1] <= max(values)
     if len(set(values)) == 1:
         assert set(few) == set(values)
     # Shares differ by at most one value.
-    assert np.mean(few) == pytest.approx(np.mean(values), abs=max(values) / max(1, len(values) // MOST) / 2 + 1e-9)
+    assert np.mean(few) == pytest.approx(
+        np.mean(values), abs=max(values) / max(1, len(values) // MOST_EXECUTIONS) / 2 + 1e-9
+    )
     assert equally_likely([0.3] * 950 + [30.0] * 50)[-1] == 30.0, "what hangs stays visible"
 
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlplan.plans.facts.device_shares import PLANNED_SHARE
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.rank_memory import kv_capacity_tokens, rank_parameters, train_memory, vocabulary_parameters
-from rlplan.profiles.laws.train_law import FILL, IMBALANCE, TrainerKind, TrainPhysics, fits_heads
-from rlplan.profiles.laws.train_layouts import MEMORY_SHARE, peak_bytes, train_layouts
+from rlplan.profiles.laws.train_law import FILL, IMBALANCE, TrainPhysics, fits_heads
+from rlplan.profiles.laws.train_layouts import fitted_memory, train_layouts
 
 from ..public_laws import neutral, train_law, update_layout
 
@@ -33,27 +34,26 @@ layouts = st.builds(
     recompute=st.sampled_from(["none", "selective", "full"]),
     offload=st.booleans(),
 )
-trainers = st.builds(TrainerKind, sharded=st.booleans(), packed=st.booleans())
 
 
 @settings(max_examples=30)
-@given(layouts, trainers)
-def test_no_layout_beats_the_peak_rate_of_its_accelerators(layout, trainer):
-    found = replace(physics(), trainer=trainer)
+@given(layouts)
+def test_no_layout_beats_the_peak_rate_of_its_accelerators(layout):
+    found = physics()
     update = found.update(layout)
     operations = 6.0 * found.architecture.active_parameters * 10**6
     assert update.step_s + update.per_token_s * 10**6 > operations / (layout.accelerators * found.gpu.bf16_flops)
-    assert min(update.step_s, update.per_token_s, update.per_token_squared_s) > 0 <= update.per_sample_s
+    assert min(update.step_s, update.per_token_s, update.per_token_squared_s) > 0
 
 
 @settings(max_examples=30)
-@given(layouts, trainers)
-def test_recomputation_trades_time_for_memory(layout, trainer):
+@given(layouts)
+def test_recomputation_trades_time_for_memory(layout):
     times, memories = [], []
     for again in ("none", "selective", "full"):
         other = layout.model_copy(update={"recompute": again})
-        update = replace(physics(), trainer=trainer).update(other)
-        memory = train_memory(architecture_of("Qwen2.5-7B"), other, sharded=trainer.sharded)
+        update = physics().update(other)
+        memory = train_memory(architecture_of("Qwen2.5-7B"), other)
         times.append(update.step_s + 1e6 * update.per_token_s + 1e9 * update.per_token_squared_s)
         memories.append(memory.persistent + memory.instants["backward"])
     assert times == sorted(times)
@@ -70,16 +70,10 @@ def test_memory_is_persistent_bytes_and_one_instant_never_their_sum():
     assert memory.persistent > 16 * architecture_of("Qwen2.5-7B").parameters / 8
 
 
-def test_a_pipeline_idles_and_packing_saves():
+def test_a_pipeline_idles():
     found = physics("Qwen2.5-14B")
-    megatron = replace(found, trainer=TrainerKind(sharded=False))
-    flat, deep = (megatron.update(update_layout(8 // pp, pp=pp)) for pp in (1, 4))
+    flat, deep = (found.update(update_layout(8 // pp, pp=pp)) for pp in (1, 4))
     assert deep.step_s > flat.step_s + 2 * 16384 * found.token_s(update_layout(2, pp=4))
-    tokens, samples = 900_000, 1024  # 879 tokens a sample
-    padded = replace(found, trainer=TrainerKind(packed=False, pad_to_tokens=2048)).update(update_layout(8))
-    packed = found.update(update_layout(8))
-    slow = padded.step_s + padded.per_token_s * tokens + padded.per_sample_s * samples
-    assert slow > 1.8 * (packed.step_s + packed.per_token_s * tokens)
 
 
 @pytest.mark.parametrize(
@@ -200,8 +194,6 @@ def test_a_rank_holds_the_share_of_a_copy():
     held = train_memory(a, hybrid).kept
     states = ("trainer_parameters", "trainer_optimizer", "trainer_gradients")
     assert [held[name] for name in states] == pytest.approx([a.parameters / 8 * size for size in (4, 8, 4)])
-    of_replicas = [train_memory(a, update_layout(16, state_copies=n), sharded=False).kept for n in (1, 2)]
-    assert of_replicas[1]["trainer_optimizer"] == pytest.approx(2 * of_replicas[0]["trainer_optimizer"])
 
 
 def test_states_are_sharded_over_all_ranks_or_over_nodes():
@@ -231,12 +223,12 @@ def test_layouts_come_in_each_way_to_save_memory_that_fits():
     law = train_law("Qwen2.5-32B")
     found = list(train_layouts(law, 16, (16384, 8192)))
     assert found and len(set(found)) == len(found)
-    p, limit = physics("Qwen2.5-32B"), MEMORY_SHARE * GPUS["H100"].memory_bytes
+    limit = PLANNED_SHARE * GPUS["H100"].memory_bytes
     for layout in found:
         assert layout.accelerators == 16
         for recompute, offload in itertools.product(("none", "selective", "full"), (False, True)):
             other = layout.model_copy(update={"recompute": recompute, "offload": offload})
-            assert (other in found) is (peak_bytes(p, other, law.memory_factors) <= limit)
+            assert (other in found) is (fitted_memory(law, other).peak_bytes <= limit)
     assert len({(layout.recompute, layout.offload) for layout in found}) > 3
     assert not list(train_layouts(law, 1, (16384,)))
     assert {layout.pp for layout in train_layouts(law, 16, (16384,), pp=(1,))} == {1}

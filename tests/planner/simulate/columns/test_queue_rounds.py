@@ -44,7 +44,7 @@ def test_the_planned_queue_is_the_least_that_trains_nearly_all(cutoff_tokens, ta
 
 
 def test_prompts_wait_as_the_rule_says_and_no_longer():
-    short = (1 - MODEL.share_beyond(HARD.cutoff_tokens)) ** GROUP
+    short = MODEL.groups_within(HARD.cutoff_tokens, GROUP)
     states = SETTING.queue_of(law())
     assert len(states.kept) == len(states.trained) == KEPT
     bounded = SETTING.queue_of(law(until_long_after=4))

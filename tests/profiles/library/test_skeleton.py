@@ -13,7 +13,7 @@ from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.library import gpu_price
-from rlplan.profiles.skeleton import EXAMPLE_NAME, REWARD_NAME, RewardKind, machines_of, model_path_of, skeleton
+from rlplan.profiles.library.skeleton import EXAMPLE_NAME, REWARD_NAME, RewardKind, machines_of, model_path_of, skeleton
 
 QWEN3_8B = {
     "model_type": "qwen3", "num_hidden_layers": 36, "hidden_size": 4096, "num_attention_heads": 32,

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ..plans.check.plan_fit import pool_faults
-from ..plans.check.solved_rules import days_since
-from ..plans.facts.model_names import architecture_of
-from ..plans.phrases.numbers import bytes_text
-from ..plans.schema.cluster import Cluster, Pool
-from ..plans.schema.job import Job, JobPaths
-from ..plans.yaml.yaml_io import sha256_file
-from .hardware import gpu_of
-from .library import SAME_SIZE, shipped_model
-from .profile_schema import Machine, Profile
+from ...plans.check.plan_fit import pool_faults
+from ...plans.check.solved_rules import days_since
+from ...plans.facts.model_names import architecture_of
+from ...plans.phrases.numbers import bytes_text
+from ...plans.schema.cluster import Cluster, Pool
+from ...plans.schema.job import Job, JobPaths
+from ...plans.yaml.yaml_io import sha256_file
+from ..hardware import gpu_of
+from ..profile_schema import Machine, Profile
+from . import SAME_SIZE, shipped_model
 from .scaled_profile import policy_shape, scaling_fault
 
 # GPUs report a little less memory than their data sheets state.
@@ -74,7 +74,7 @@ def other_model(profile: Profile, job: Job, folder: Path | None) -> Unfit | None
     it can, or where that model's shape is not known and its name gives no other size."""
     law = profile.train_law
     known = policy_shape(job.model.path, folder) or architecture_of(job.model.path)
-    if law is None or law.shape is None or known is None:
+    if law is None or known is None:
         return None
     fault = scaling_fault(law, law.shape, known, job.model.path)
     return None if fault is None else Unfit("profile-of-other-model", fault, "take the profile of that model")

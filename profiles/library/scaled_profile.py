@@ -17,21 +17,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..plans.facts.model_shape import named_model
-from ..plans.facts.public_models import ARCHITECTURES, Architecture
-from ..plans.schema.job import Job
-from ..plans.yaml.errors import InputError
-from .hardware import GPUS, Gpu
-from .laws.decode_law import CURVE, FACTORS, DecodeLaw, Sheet, sheet
-from .laws.factor_fit import fit_factors
-from .laws.hardware_peaks import shape_of_policy
-from .laws.measured_fit import MEAN_OVER_DEVIATION, nonnegative_least_squares
-from .laws.rank_memory import engine_tps, kv_capacity_tokens
-from .laws.sync_law import FACTORS as SYNC_FACTORS
-from .laws.sync_law import cold_start_s, sync_s
-from .library import SAME_SIZE, shipped_model
-from .phase_schema import DecodePoint, Evidence, Rollout, TrainLaw
-from .profile_schema import Profile
+from ...plans.facts.model_shape import named_model
+from ...plans.facts.public_models import ARCHITECTURES, Architecture
+from ...plans.schema.job import Job
+from ...plans.yaml.errors import InputError
+from ..hardware import GPUS, Gpu
+from ..laws.decode_law import CURVE, FACTORS, DecodeLaw, Sheet, sheet
+from ..laws.factor_fit import fit_factors
+from ..laws.hardware_peaks import shape_of_policy
+from ..laws.measured_fit import MEAN_OVER_DEVIATION, nonnegative_least_squares
+from ..laws.rank_memory import engine_tps, kv_capacity_tokens
+from ..laws.sync_law import FACTORS as SYNC_FACTORS
+from ..laws.sync_law import cold_start_s, sync_s
+from ..phase_schema import DecodePoint, Evidence, Rollout, TrainLaw
+from ..profile_schema import Profile
+from . import SAME_SIZE, shipped_model
 
 Array = NDArray[np.float64]
 
@@ -87,7 +87,7 @@ def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
     `folder`: of the job's model, if it is on this machine.
     """
     law = profile.train_law
-    if profile.provenance == "measured" or law is None or law.shape is None:
+    if profile.provenance == "measured" or law is None:
         return profile
     old, new = law.shape, policy_shape(job.model.path, folder)
     if new is None:

@@ -14,7 +14,6 @@ from rlplan.plans.schema.cluster import Pool
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
-from rlplan.profiles.fitness import differences, machine_of
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.library import (
     FOLDER,
@@ -27,9 +26,10 @@ from rlplan.profiles.library import (
     library_profile,
     shipped_model,
 )
+from rlplan.profiles.library.fitness import differences, machine_of
 from rlplan.tools.transfers_and_prices import read_prices
 
-from .public_laws import update_layout
+from ..public_laws import update_layout
 
 NAMES = list(itertools.product(GPU_NAMES, MODEL_NAMES))
 

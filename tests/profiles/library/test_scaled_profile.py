@@ -15,15 +15,15 @@ from rlplan.plans.schema.job import JobPaths, load_job
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
-from rlplan.profiles.fitness import other_model, unfit
 from rlplan.profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from rlplan.profiles.laws.rank_memory import token_bytes
 from rlplan.profiles.library import MODEL_NAMES, library_names, library_profile
+from rlplan.profiles.library.fitness import other_model, unfit
+from rlplan.profiles.library.scaled_profile import SCALED_ERROR, priced_as
 from rlplan.profiles.profile_schema import Profile
-from rlplan.profiles.scaled_profile import SCALED_ERROR, priced_as
 
-from ..cli.solved_folder import GPU_JOB, write_profiled
-from .public_laws import update_layout
+from ...cli.solved_folder import GPU_JOB, write_profiled
+from ..public_laws import update_layout
 
 SECONDS = ("step_s", "step_s_per_sequence", "step_s_per_kv_token", "prefill_s", "prefill_s_per_token")
 OF_8B = {

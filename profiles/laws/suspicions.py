@@ -6,11 +6,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from ..plans.check.finding import Fault
-from ..plans.facts.plan_text import update_text
-from ..plans.phrases.numbers import count, digits, percent, seconds
-from ..plans.schema.levers import UpdateLayout
-from .laws.hardware_peaks import (
+from ...plans.check.finding import Fault
+from ...plans.facts.plan_text import update_text
+from ...plans.phrases.numbers import count, digits, percent, seconds
+from ...plans.schema.levers import UpdateLayout
+from ..phase_schema import Rollout, Train
+from ..profile_schema import Profile
+from .hardware_peaks import (
     SAMPLE_SHARE,
     DecodeNeeds,
     Peaks,
@@ -22,8 +24,6 @@ from .laws.hardware_peaks import (
     whole_update,
     work_of,
 )
-from .phase_schema import Rollout, Train
-from .profile_schema import Profile
 
 SLOW_UPDATE = 0.15
 """MFU below which an update is slow: half of what is usual, since trainers of dense models reach 0.3 to 0.5 (PaLM,
@@ -92,14 +92,14 @@ def as_can_be(entries: Sequence[Train], entry: Train) -> Train:
     return entry.model_copy(update={key: getattr(plain, key) for key in keys})
 
 
-def measured_updates(profile: Profile) -> list[Train]:
-    """The profile's measured entries as they are priced: none takes less time because it computes more."""
-    return [as_can_be(profile.train, entry) for entry in profile.train]
+def measured_updates(measured: Sequence[Train]) -> list[Train]:
+    """A profile's measured entries as they are priced: none takes less time because it computes more."""
+    return [as_can_be(measured, entry) for entry in measured]
 
 
-def measured_update(profile: Profile, layout: UpdateLayout) -> Train | None:
-    """The profile's measured entry for an update's layout, as it is priced; None where only a law may know it."""
-    return next((entry for entry in measured_updates(profile) if entry.layout == layout), None)
+def measured_update(measured: Sequence[Train], layout: UpdateLayout) -> Train | None:
+    """The measured entry for an update's layout, as it is priced; None where only a law may know it."""
+    return next((entry for entry in measured_updates(measured) if entry.layout == layout), None)
 
 
 def _slow_update(entries: Sequence[Train], work: PolicyWork, peaks: Peaks, mean_tokens: float) -> Iterator[Fault]:

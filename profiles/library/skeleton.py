@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..plans.facts.model_names import plain_name
-from ..plans.facts.model_shape import named_model, sizes_text, tp_divides
-from ..plans.facts.public_models import ARCHITECTURES, Architecture
-from ..plans.schema.base import MOST_ACCELERATORS
-from ..plans.schema.cluster import Cluster
-from ..plans.schema.job import Job, is_hub_id
-from ..plans.yaml.errors import InputError
-from ..plans.yaml.fault_lines import NAME_PATTERN
-from ..plans.yaml.yaml_io import header, loads, string
-from .hardware import GPUS, Gpu, gpu_of, hint_of
-from .laws.rank_memory import kv_capacity_tokens
-from .library import gpu_price, library_path, shipped_model
+from ...plans.facts.model_names import plain_name
+from ...plans.facts.model_shape import named_model, sizes_text, tp_divides
+from ...plans.facts.public_models import ARCHITECTURES, Architecture
+from ...plans.schema.base import MOST_ACCELERATORS
+from ...plans.schema.cluster import Cluster
+from ...plans.schema.job import Job, is_hub_id
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.fault_lines import NAME_PATTERN
+from ...plans.yaml.yaml_io import header, loads, string
+from ..hardware import GPUS, Gpu, gpu_of, hint_of
+from ..laws.rank_memory import kv_capacity_tokens
+from . import gpu_price, library_path, shipped_model
 
 RewardKind = Literal["math", "code", "function"]
 

@@ -6,12 +6,12 @@ import pytest
 
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.profiles.laws.hardware_peaks import DecodeNeeds, decoding_points, peaks_of, shape_of_policy, work_of
+from rlplan.profiles.laws.suspicions import measured_updates, suspicions, wrong_order
 from rlplan.profiles.library import library_names, library_profile
 from rlplan.profiles.phase_schema import DecodePoint, Train
 from rlplan.profiles.profile_schema import Machine, Profile
-from rlplan.profiles.suspicions import measured_updates, suspicions, wrong_order
 
-from ..planner.conftest import rollout, small_profile
+from ...planner.conftest import rollout, small_profile
 
 H100 = Machine(accelerator="NVIDIA-H100-80GB-HBM3", kind="cuda", accelerators=1, cores=16, host_memory_bytes=10**11)
 
@@ -188,10 +188,10 @@ def test_more_work_in_less_time_is_a_wrong_order(smaller, larger, wrong):
 
 def test_a_recompute_that_gains_is_priced_as_without_it():
     profile = h100(train=tuple(update(*each) for each in MEASURED_UPDATES))
-    _, plain, recomputed = measured_updates(profile)
+    _, plain, recomputed = measured_updates(profile.train)
     assert (recomputed.step_s, recomputed.step_s_per_token) == (plain.step_s, plain.step_s_per_token)
     slower = h100(train=(update(), update("full", per_token=1.3e-5)))
-    assert tuple(measured_updates(slower)) == slower.train, "what can be stays as it was measured"
+    assert tuple(measured_updates(slower.train)) == slower.train, "what can be stays as it was measured"
 
 
 def test_no_shipped_profile_says_what_cannot_be():
