@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Tokens = NDArray[np.int32]
 """Token ids."""
+NO_TOKENS: Tokens = np.empty(0, np.int32)
 
 PROMPT, PROMPT_TOKENS, REQUEST = "rlplan_prompt", "rlplan_prompt_tokens", "rlplan_request"
 """Keys of vLLM's extra arguments: the prompt's id, how many tokens it has (a sample that moved to an engine has decoded

@@ -30,7 +30,6 @@ from ..memory.device_turns import DeviceTurns, TurnsOf
 from ..processes.faults import ActorFailed, ErrorClass, classify, failure
 from ..trainer.trainer_group import TrainerDied
 from .round_lever import LeverDecision, OpenRound, Releases, RoundLever
-from .round_samples import RolloutResult
 from .sample_ledger import SampleLedger
 
 
@@ -252,7 +251,7 @@ class TailEngines(RoundLever):
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=patience_s)
 
-    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+    def report(self, run: TurnsOf, moved: int) -> None:
         """What happened; seconds from the round's start."""
         at_s = None if self._change is None else self._change.decided_s
         resumed_s = None if self._change is None else self._change.resumed_s
@@ -263,7 +262,7 @@ class TailEngines(RoundLever):
             tp=self.engines[0].config.tp,
             at_s=None if at_s is None else round(at_s, 6),
             seconds=None if at_s is None or resumed_s is None else round(resumed_s - at_s, 6),
-            moved=result.moved,
+            moved=moved,
         )
 
 

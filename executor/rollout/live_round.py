@@ -204,7 +204,7 @@ class LiveRound:
         if news.name == "released":
             return self._move(news, key)
         self._ledger.finish(news, self._round.version)
-        return Finished(key, len(self._ledger.samples[key].tokens), news.truncated)
+        return Finished(key, len(self._ledger.samples[key].response_tokens), news.truncated)
 
     def _move(self, news: EngineEvent, key: SampleKey) -> Event | None:
         """A sample that an engine gave back goes on elsewhere, or waits for new engines; with neither, it is lost."""

@@ -19,7 +19,6 @@ from ..engines.engine_handle import EngineHandle, EngineNews
 from ..engines.messages import Request
 from ..memory.device_turns import TurnsOf
 from ..processes.actors import UnawaitedCalls
-from .round_samples import RolloutResult
 from .sample_ledger import SampleLedger
 
 Releases = list[tuple[int, list[str]]]
@@ -173,8 +172,8 @@ class RoundLever:
         """Draws of the round whose gradients are summed already, by number. Raises TrainerDied, RunFailed."""
         return []
 
-    def report(self, run: TurnsOf, result: RolloutResult) -> None:
-        """Write into the run's trace what was done."""
+    def report(self, run: TurnsOf, moved: int) -> None:
+        """Write into the run's trace what was done; `moved`: samples of the round that went on on another engine."""
 
 
 class BalancedRound(RoundLever):
@@ -192,7 +191,7 @@ class BalancedRound(RoundLever):
         """Know whose samples these are."""
         self._prompts = opened.machine.taken
 
-    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+    def report(self, run: TurnsOf, moved: int) -> None:
         """How many of the round's prompts were known."""
         known = sum(prompt in self._balance.recorded.expected for prompt in self._prompts)
         run.event("balanced", step=run.step_number + 1, prompts=len(self._prompts), known=known)

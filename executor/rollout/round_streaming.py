@@ -30,7 +30,6 @@ from ..trainer.trainer_config import UpdateSettings
 from ..trainer.trainer_group import TrainerDied, TrainerGroup
 from .engine_change import EngineChange
 from .round_lever import OpenRound, RoundLever
-from .round_samples import RolloutResult, train_group
 
 
 class Portion(NamedTuple):
@@ -67,7 +66,7 @@ class GroupStream:
         """Told at once if the trainer fails, while the round still decodes; `close` raises the error as well."""
         self._trainer, self._update, self._prepare = trainer, update, prepare
         self._queue = GroupQueue(update.micro_batch_tokens * len(self.replicas))
-        self._groups: dict[int, list[TrainSample]] = {}
+        self._groups: dict[int, Sequence[TrainSample]] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._began = time.perf_counter()
@@ -77,7 +76,7 @@ class GroupStream:
         """Draws that the trainer took, by number."""
         return self._queue.taken
 
-    def offer(self, draw: int, group: list[TrainSample]) -> None:
+    def offer(self, draw: int, group: Sequence[TrainSample]) -> None:
         """A draw that is certain to be trained, with all its samples."""
         self._groups[draw] = group
         self._queue.offer(draw, sum(sample.tokens for sample in group))
@@ -155,8 +154,8 @@ class RoundStreaming(RoundLever):
 
         def offer(number: int) -> None:
             draw = machine.draws[number]
-            rewards = {SampleKey(number, sample): draw.rewards[sample] for sample in machine.trained_samples(draw)}
-            self.stream.offer(number, train_group(draw.prompt, rewards, samples))
+            group = [samples[SampleKey(number, sample)] for sample in machine.trained_samples(draw)]
+            self.stream.offer(number, group)
 
         def failed(error: BaseException) -> None:
             if not isinstance(error, TrainerDied):  # of a trainer that died the run takes care
@@ -184,7 +183,7 @@ class RoundStreaming(RoundLever):
         await self.stream.close()
         return self.stream.taken
 
-    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+    def report(self, run: TurnsOf, moved: int) -> None:
         """What happened; seconds from the round's start."""
         portions, begun_s = self.stream.portions, self.stream.begun_s
         run.event(
@@ -195,7 +194,7 @@ class RoundStreaming(RoundLever):
             replicas=list(self.stream.replicas),
             groups=sum(portion.groups for portion in portions),
             tokens=sum(portion.tokens for portion in portions),
-            moved=result.moved,
+            moved=moved,
             portions=[[round(p.began_s, 6), round(p.ended_s, 6), p.groups] for p in portions],
         )
 

@@ -32,7 +32,6 @@ from ..processes.actors import UnawaitedCalls
 from ..processes.faults import ErrorClass, classify, failure
 from .engine_change import GiveAll, TakeOver, tokens_held
 from .round_lever import LeverDecision, OpenRound, Releases, RoundLever
-from .round_samples import RolloutResult
 from .sample_ledger import SampleLedger
 
 
@@ -387,7 +386,7 @@ class RoundUnits(RoundLever):
             self._calls.begin(self._clear(held.since_s))
             await self._calls.settle(patience_s)
 
-    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+    def report(self, run: TurnsOf, moved: int) -> None:
         """What happened; seconds from the round's start."""
         change = self._change
         if change is None or (change.reported_s is None and not change.refused and not change.changes):
@@ -400,7 +399,7 @@ class RoundUnits(RoundLever):
             began=[engine.name for engine in self.here],
             changes=[[round(at_s, 6), names] for at_s, names in change.changes],
             paused_s=round(self.paused_s, 6),
-            moved=result.moved,
+            moved=moved,
         )
 
 

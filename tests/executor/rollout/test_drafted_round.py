@@ -16,10 +16,9 @@ from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_drafts import UPCOMING, DraftedRound, RunDrafts
 from rlplan.executor.rollout.round_lever import OpenRound
-from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
+from rlplan.executor.rollout.round_samples import RolloutSample
 from rlplan.plans.schema.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
-from rlplan.rounds.machines.events import SampleKey
 
 DRAFTS = RoundDrafts(source="history", tokens=4, up_to_sequences=8)
 
@@ -49,7 +48,7 @@ def requests(*prompts):
 
 
 def sample(prompt, tokens, reward=None, finished_s=None):
-    return RolloutSample(SampleKey(0, 0), prompt, 0.0, tokens=tokens, reward=reward, finished_s=finished_s)
+    return RolloutSample(prompt, 0, (), tokens, reward=reward, draw=0, finished_s=finished_s)
 
 
 def store_with(*prompts):
@@ -113,7 +112,7 @@ def end(drafted, engines, samples):
     told = []
     asyncio.run(drafted.end(opened(engines, samples)))
     run = SimpleNamespace(step_number=6, event=lambda name, **fields: told.append((name, fields)))
-    drafted.report(run, RolloutResult(1.0, 0.0, {}, []))
+    drafted.report(run, 0)
     return told[0][1] if told else None
 
 

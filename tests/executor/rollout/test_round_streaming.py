@@ -67,7 +67,7 @@ class Streamed(RoundStage):
         how = RoundOptions(max_num_seqs=8)
         result = await runner.run(race(), SHORT, "v", self.give, "v", how, [streaming])
         assert await streaming.trained() == streaming.stream.taken
-        streaming.report(self.run, result)
+        streaming.report(self.run, result.moved)
         return streaming, result
 
 

@@ -304,7 +304,7 @@ class Runner:
             if isinstance(action, Issue):
                 tokens = min(int(action.prompt[1:]) + 1, action.max_tokens)
                 samples[action.key] = RolloutSample(
-                    action.key, action.prompt, 0.0, (1, 2), tokens=[7] * tokens, logprobs=[0.0] * tokens, reward=1.0,
+                    action.prompt, action.key.sample, (1, 2), [7] * tokens, [0.0] * tokens, 1.0, draw=action.key.draw,
                     reward_parts={"function": PartScore(1.0, 0.25, "ok")},
                 )  # fmt: skip
                 pending += round_.handle(Finished(action.key, tokens, False))
