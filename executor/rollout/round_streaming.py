@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -28,8 +27,8 @@ from ..processes.faults import failure
 from ..trainer.samples import TrainSample
 from ..trainer.trainer_config import UpdateSettings
 from ..trainer.trainer_group import TrainerDied, TrainerGroup
-from .engine_change import EngineChange
-from .round_lever import OpenRound, RoundLever
+from .engine_change import LeavingEngines
+from .round_lever import OpenRound
 
 
 class Portion(NamedTuple):
@@ -132,25 +131,25 @@ class GroupStream:
             self._task.cancel()
 
 
-@dataclass(frozen=True)
-class RoundStreaming(RoundLever):
+class RoundStreaming(LeavingEngines):
     """The streaming of one round.
 
-    Attributes:
+    Args:
         stream: trains groups.
-        hand_over: decides when engines are freed for it; None: the trainer has devices of its own, and begins at once.
-        allowed: whether the devices have room for the trainer beside the engines that stay.
+        decision: when engines are freed for it; None: the trainer has devices of its own, and begins at once.
+        could: whether the devices have room for the trainer beside the engines that stay.
         freed: names of the engines that are handed over.
     """
 
-    stream: GroupStream
-    hand_over: HandOver | None
-    allowed: Callable[[], bool]
-    freed: tuple[str, ...] = ()
+    def __init__(
+        self, stream: GroupStream, decision: HandOver | None, could: Callable[[], bool], freed: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(decision)
+        self.stream, self.freed, self._could = stream, freed, could
 
     def begin(self, opened: OpenRound) -> None:
         """Draws are offered as they become certain; engines are handed over, or the stream begins at once."""
-        machine, samples, engines = opened.machine, opened.ledger.samples, opened.engines
+        machine, samples = opened.machine, opened.ledger.samples
 
         def offer(number: int) -> None:
             draw = machine.draws[number]
@@ -162,13 +161,17 @@ class RoundStreaming(RoundLever):
                 opened.tell(failure(error, "trainer"))
 
         opened.on_ready, self.stream.failed = offer, failed
-        if self.hand_over is None:
+        if self._decision is None:
             self.stream.begin()
-            return
-        numbers, stay = range(len(engines)), self.hand_over.stay
-        opened.change = EngineChange(
-            self.hand_over, engines, opened.ledger, numbers[stay:], numbers[:stay], self.allowed, self.stream.begin
-        )
+        else:
+            numbers, stay = range(len(opened.engines)), self._decision.stay
+            self.begin_with(opened, numbers[stay:], numbers[:stay])
+
+    def _allowed(self) -> bool:
+        return self._could()
+
+    def _cleared(self) -> None:
+        self.stream.begin()
 
     def over(self) -> None:
         """Before the stream takes what became ready with the round's end."""
