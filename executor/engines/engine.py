@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import pickle
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -219,12 +220,13 @@ class RolloutEngine:
 
     async def remember(self, histories: list[PromptHistory]) -> None:
         """Take earlier responses to prompts of the round."""
-        await self._call_ranks("remember", ([history.packed() for history in histories],))
+        await self._call_ranks("remember", ([pickle.dumps(history) for history in histories],))
 
     async def take_drafts(self, unfinished: list[str]) -> DraftReport:
         """What drafts gave since `begin_drafts`, with the tokens of the `unfinished` requests, which were aborted."""
         answers = await self._call_ranks("take_drafts", (unfinished,))
-        return DraftReport.unpacked(next(answer for answer in answers if answer is not None))
+        report: DraftReport = pickle.loads(next(answer for answer in answers if answer is not None))
+        return report
 
     async def sleep(self) -> None:
         """Drop weights and KV cache and free their memory; on a CPU nothing is freed, and the weights count as dropped.

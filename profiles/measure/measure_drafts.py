@@ -180,4 +180,4 @@ class _DraftingEngine:
                     written.setdefault(names.pop(event.request_id), []).append((list(event.tokens), None))
         for prompt, responses in sorted(written.items()):
             self._store.record(prompt, epoch, self._rounds, responses)
-        return DraftCounts.of_event(dataclasses.asdict(await engine.take_drafts([])))
+        return DraftCounts.of(await engine.take_drafts([]))

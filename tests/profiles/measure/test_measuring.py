@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
@@ -605,7 +605,7 @@ def drafting(monkeypatch, minutes=15.0, kind="cpu", steps=10_000, fails=False, d
                 raise RunFailed("it died")
             asked.append((sorted(prompts), epoch))
             clock.now += 10
-            return measure_drafts.DraftCounts.of_event(asdict(counts(epoch)))
+            return measure_drafts.DraftCounts.of(counts(epoch))
 
     monkeypatch.setattr(measure_drafts, "_DraftingEngine", DraftingEngine)
     prompts = {f"k{n:02d}": PromptText(f"k{n:02d}", "", (1,), None) for n in range(14)}
@@ -635,7 +635,7 @@ def test_prompts_are_answered_twice_until_drafts_tell_enough(monkeypatch):
     assert (started, closed) == ("started", "closed")
     assert [epoch for _, epoch in rounds] == [0, 1] * 3, "16,000 steps are enough"
     assert rounds[0][0] == rounds[1][0] and len({name for names, _ in rounds for name in names}) == 12
-    first, later = ([measure_drafts.DraftCounts.of_event(asdict(counts(epoch)))] * n for epoch, n in ((0, 2), (1, 3)))
+    first, later = ([measure_drafts.DraftCounts.of(counts(epoch))] * n for epoch, n in ((0, 2), (1, 3)))
     assert found == fit_drafts(summed(first), summed(later), lambda batch: 0.01 + 1e-4 * batch), (
         "the first knew nothing"
     )
