@@ -617,7 +617,7 @@ def drafting(monkeypatch, minutes=15.0, kind="cpu", steps=10_000, fails=False, d
     ]
     sampled = Sampled(rounds=[rounds_module.MeasuredRound(layout, cap, {}, s) for cap, s in ((768, 9.0), (96, 2.0))])
     site = SimpleNamespace(fleet=SimpleNamespace(engines=lambda layout: [layout]))
-    found = measure_drafts.drafts_or_why_not(
+    found = measure_drafts.measure_drafts(
         Subject(job, paths, "main", pool(2, kind=kind), 10**6),
         site,
         SimpleNamespace(sampled=sampled),
