@@ -38,7 +38,7 @@ from ...plans.yaml.errors import InputError, RunFailed
 from ..draft_schema import ProfiledDrafts
 from ..judge_schema import Judge
 from ..laws.hardware_peaks import shape_of_policy
-from ..laws.measured_fit import TrainPoint, fit_train
+from ..laws.measured_fit import MeasuredRound, TrainPoint, fit_train
 from ..laws.reward_fit import fit_executions
 from ..length_trace import LengthTrace
 from ..phase_schema import Reward, Spread, Train
@@ -46,7 +46,7 @@ from ..profile_schema import Machine, PolicyShape
 from .measure_drafts import measure_drafts, wanted_tokens
 from .measure_judge import measure_judge
 from .measure_rollout import Decoded, RolloutCosts, measure_layout, spread
-from .measure_rounds import Effort, MeasuredRound, RoundSampler, Sampled, wide_prompts
+from .measure_rounds import Effort, RoundSampler, Sampled, wide_prompts
 from .measure_site import FIRST, Site, Subject, profiled_workers, site_of, weight_bytes
 from .measure_updates import Bench, measure_updates, step_groups
 from .measured_layouts import first_update, layout_name, layouts_to_measure, share_of_step, updates_to_measure

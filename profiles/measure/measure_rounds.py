@@ -24,7 +24,7 @@ from ...plans.schema.job import Job
 from ...plans.schema.levers import EngineLayout
 from ...rounds.machines.race import RaceRound
 from ...rounds.seeds import RoundSeeds
-from ..laws.measured_fit import TrainPoint
+from ..laws.measured_fit import MeasuredRound, TrainPoint
 from ..laws.reward_fit import ScoredSample
 from ..length_trace import LengthRow
 from .measure_site import FIRST, Site
@@ -64,16 +64,6 @@ class Effort:
 
     second_epoch_rounds: int = 1
     """Wide ones on prompts that were drawn before."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredRound:
-    """A real plain round: its layout, what was decoded, in order of issue, under which cap, and how long it took."""
-
-    layout: EngineLayout
-    cap_tokens: int
-    lengths: dict[tuple[int, int], tuple[str, int, bool]]  # (draw, sample) -> (prompt, tokens, truncated)
-    rollout_s: float
 
 
 @dataclass

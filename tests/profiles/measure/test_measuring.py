@@ -21,6 +21,7 @@ from rlplan.executor.trainer.samples import TrainSample
 from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.profiles.laws.draft_counts import fit_drafts, summed
+from rlplan.profiles.laws.measured_fit import MeasuredRound
 from rlplan.profiles.laws.reward_fit import ScoredSample
 from rlplan.profiles.measure import measure_drafts
 from rlplan.profiles.measure import measure_job as engines_module
@@ -615,7 +616,7 @@ def drafting(monkeypatch, minutes=15.0, kind="cpu", steps=10_000, fails=False, d
         SimpleNamespace(layout=EngineLayout(2, 1)),
         SimpleNamespace(layout=layout, start=spread([4.0]), decode=decode),
     ]
-    sampled = Sampled(rounds=[rounds_module.MeasuredRound(layout, cap, {}, s) for cap, s in ((768, 9.0), (96, 2.0))])
+    sampled = Sampled(rounds=[MeasuredRound(layout, cap, {}, s) for cap, s in ((768, 9.0), (96, 2.0))])
     site = SimpleNamespace(fleet=SimpleNamespace(engines=lambda layout: [layout]))
     found = measure_drafts.measure_drafts(
         Subject(job, paths, "main", pool(2, kind=kind), 10**6),
