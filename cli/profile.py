@@ -188,7 +188,7 @@ def _profile(
     job: str, subject: str, measured: Measurements, lengths_path: Path, audited: RewardAudit | None
 ) -> Profile:
     """Write the length trace, and assemble the profile that names it by its digest."""
-    from ..planner.simulate.calibrate import RealRound, check_rounds
+    from ..planner.simulate.calibrate import check_rounds
     from ..profiles.measure.measure_machine import versions
     from ..profiles.phase_schema import Rollout
     from ..profiles.profile_schema import Profile, ProfileVolatile
@@ -243,8 +243,7 @@ def _profile(
             versions=versions(),
         ),
     )
-    rounds = [RealRound(r.layout, r.cap_tokens, r.lengths, r.rollout_s) for r in measured.rounds]
-    return profile.model_copy(update={"checks": tuple(check_rounds(profile, rounds, measured.prompt_tokens))})
+    return profile.model_copy(update={"checks": tuple(check_rounds(profile, measured.rounds, measured.prompt_tokens))})
 
 
 def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:

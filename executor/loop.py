@@ -83,7 +83,7 @@ async def _step(run: TrainingRun) -> Step:
     assert violations == 0, f"{violations} samples of step {run.step_number} were not decoded by {version}"
     taken = [draw for lever in levers for draw in await while_trainer_lives(run.trainer, lever.trained())]
     for lever in levers:
-        lever.report(run, result)
+        lever.report(run, result.moved)
     groups = train_groups(outcome, result.samples, taken)
     run.weights.retire()
     apart_s += await begin_turn(run, "train") if outcome.trained else 0.0

@@ -155,13 +155,18 @@ class Balanced(Struct, kw_only=True):
 
 
 class DraftedBatch(Struct, kw_only=True):
-    """Steps of one class of batches: mean seconds of one without and with drafts, and tokens of one with drafts."""
+    """Steps of one class of batches: mean seconds of one without and with drafts, and tokens of one with drafts; counts
+    of the round (executor/drafts/draft_messages.BatchSteps), which older traces lack."""
 
     plain_s: Seconds
     drafted_s: Seconds
     emitted: Seconds
     verified: Signed | None = None
     saved_s: Signed | None = None
+    sequence_steps: Count = 0
+    drafted_steps: Count = 0
+    drafted: Count = 0
+    accepted: Count = 0
 
 
 class Drafts(Struct, kw_only=True):

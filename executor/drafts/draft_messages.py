@@ -1,16 +1,17 @@
-"""What driver and engines tell each other about drafts."""
+"""What driver and engines tell each other about drafts; vLLM passes it on to its ranks, and back, pickled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Tokens = NDArray[np.int32]
 """Token ids."""
+NO_TOKENS: Tokens = np.empty(0, np.int32)
 
 PROMPT, PROMPT_TOKENS, REQUEST = "rlplan_prompt", "rlplan_prompt_tokens", "rlplan_request"
 """Keys of vLLM's extra arguments: the prompt's id, how many tokens it has (a sample that moved to an engine has decoded
@@ -32,15 +33,9 @@ class PromptHistory(NamedTuple):
     weights: list[float]
     ahead: int = 0
 
-    def packed(self) -> tuple[str, list[bytes], list[float], int]:
-        """As plain data, which vLLM passes on to its ranks."""
-        return self.prompt, [response.tobytes() for response in self.responses], list(self.weights), self.ahead
 
-    @classmethod
-    def unpacked(cls, packed: Any) -> PromptHistory:
-        """What was `packed`."""
-        prompt, responses, weights, ahead = packed
-        return cls(prompt, [np.frombuffer(data, np.int32) for data in responses], list(weights), ahead)
+COUNTS = ("verified", "saved_s", "sequence_steps", "drafted_steps", "drafted", "accepted")
+"""What is counted of a round, by name in `BatchSteps`."""
 
 
 @dataclass(slots=True)
@@ -65,17 +60,9 @@ class BatchSteps:
     def with_those_of(self, other: BatchSteps) -> BatchSteps:
         """The steps of two engines: a mean is that of the engine whose steps count more in it, where both have one."""
         most, least = (self, other) if self.verified >= other.verified else (other, self)
-        return BatchSteps(
-            most.plain_s or least.plain_s,
-            most.drafted_s or least.drafted_s,
-            most.emitted or least.emitted,
-            self.verified + other.verified,
-            self.saved_s + other.saved_s,
-            self.sequence_steps + other.sequence_steps,
-            self.drafted_steps + other.drafted_steps,
-            self.drafted + other.drafted,
-            self.accepted + other.accepted,
-        )
+        counts = {name: getattr(self, name) + getattr(other, name) for name in COUNTS}
+        means = {name: getattr(most, name) or getattr(least, name) for name in ("plain_s", "drafted_s", "emitted")}
+        return BatchSteps(**means, **counts)
 
 
 @dataclass(slots=True)
@@ -103,28 +90,6 @@ class DraftReport:
     def batch(self, running: int) -> BatchSteps:
         """Steps of the class of batches that one of so many samples belongs to."""
         return self.batches.setdefault(2 ** running.bit_length() - 1, BatchSteps())
-
-    def packed(self) -> tuple[Any, ...]:
-        """As plain data."""
-        batches = [[size, *astuple(one)] for size, one in self.batches.items()]
-        texts = [[name, tokens.tobytes()] for name, tokens in self.unfinished.items()]
-        return (self.steps, self.sequence_steps, self.drafted_at, self.accepted_at, self.by_source, batches,
-                self.index_bytes, texts)  # fmt: skip
-
-    @classmethod
-    def unpacked(cls, packed: Any) -> DraftReport:
-        """What was `packed`."""
-        steps, sequence_steps, drafted_at, accepted_at, by_source, batches, index_bytes, texts = packed
-        return cls(
-            steps,
-            sequence_steps,
-            drafted_at,
-            accepted_at,
-            by_source,
-            batches={size: BatchSteps(*steps) for size, *steps in batches},
-            index_bytes=index_bytes,
-            unfinished={name: np.frombuffer(data, np.int32) for name, data in texts},
-        )
 
 
 def summed(reports: Iterable[DraftReport]) -> DraftReport:

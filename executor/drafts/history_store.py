@@ -71,7 +71,7 @@ class HistoryStore:
         prompt: str,
         epoch: int,
         round_number: int,
-        responses: Sequence[tuple[Sequence[int], float | None]],
+        responses: Sequence[tuple[Tokens | Sequence[int], float | None]],
         ahead: bool = False,
     ) -> None:
         """Responses that a round wrote to a prompt, each with its reward; None: it has none, or was aborted."""

@@ -21,10 +21,8 @@ import numpy as np
 from ...rounds.drafts.acceptance import CONTEXT, AcceptanceTable
 from ...rounds.drafts.draft_account import DraftAccount
 from .draft_chain import ChainRoom, draft_chain
-from .draft_messages import PROMPT, PROMPT_TOKENS, REQUEST, BatchSteps, DraftReport, PromptHistory
+from .draft_messages import NO_TOKENS, PROMPT, PROMPT_TOKENS, REQUEST, BatchSteps, DraftReport, PromptHistory
 from .prompt_index import EMPTY, CommonText, PromptIndex
-
-NOTHING = np.empty(0, np.int32)
 
 READ_TOKENS = 8
 """Tokens of a sample after which its row is read again while it is drafted for."""
@@ -85,7 +83,7 @@ class HistoryProposer:
             self._read(name)
             if (sample := self._samples.pop(name, None)) is not None:
                 # One that was preempted has no row, and of its first tokens none may have been told.
-                self._common.add(sample.index.responses().get(sample.request, NOTHING))
+                self._common.add(sample.index.responses().get(sample.request, NO_TOKENS))
 
     def begin(self, tokens: int, up_to_sequences: int) -> None:
         """Begin a round that drafts at most so many tokens a step, while at most so many samples decode."""

@@ -4,7 +4,9 @@ Invariants:
 - a request is refused unless its weight version is the engine's, and each finished sample carries the version at both
   ends, by the word of vLLM's core where it gives it (not in 0.24);
 - weights are only loaded while nothing decodes, and the prefix cache is emptied with them;
-- each request that was submitted ends in exactly one event or is aborted (decoding.py);
+- each request that was submitted ends in exactly one event, `finished` or `released`, or in none if it was aborted;
+- at most as many requests decode at once as the round's plan says; others wait, in the order of submission;
+- a request that is released has given all tokens that it decoded, and decodes no more;
 - events leave by long poll in batches: a Ray call costs about as much as a decode step of a small model;
 - a poll without any other event returns a sign of life: `alive` if any request grew since the last poll, else `pulse`
   if vLLM's processes, which are asked once a second, answered since the last poll;
@@ -18,11 +20,13 @@ Lifecycle: construct in an actor -> `start()` -> [`load_weights` -> `submit`/`po
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
+import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...rounds.device_ledger import SLEEP_LEVEL
@@ -31,10 +35,172 @@ from ..placement.guard import guard_group
 from ..processes.faults import ActorFailed
 from ..processes.host import node_key, output_file, without_collection
 from ..weights.transfer import Answer, Received, Transfer, agreed
-from .decoding import EngineRequests
 from .engine_watch import Children, CoreWatch, look_at_children
 from .messages import EngineConfig, EngineEvent, EngineFacts, Request
-from .vllm_options import engine_arguments, niceness
+from .vllm_options import (
+    engine_arguments,
+    niceness,
+    requests_have_intervals,
+    sampling_parameters,
+    tell_at_cutoff,
+    versions_of,
+)
+
+# After the first event a poll waits this long for more: while the bulk of a round ends, samples end by the dozen, and
+# one Ray reply for all of them leaves the cores to the decode.
+COALESCE_S = 0.005
+
+
+class EngineRequests:
+    """The requests of one engine, a vLLM `AsyncLLM`: which decode, which wait, what they tell. `died` hears why vLLM
+    failed, if it did. All methods run on one asyncio loop."""
+
+    def __init__(self, max_num_seqs: int, died: Callable[[str], None]) -> None:
+        self.grew = False
+        """Whether any request got tokens since the last poll began."""
+        self.draws_by_place = False
+        """Whether vLLM's ranks draw samples by their seeds and places (runner_patches.py)."""
+        self._engine: Any = None
+        self._died = died
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._progress: dict[str, tuple[Request, EngineEvent]] = {}
+        self._started: set[str] = set()
+        self._released: set[str] = set()
+        self._max_num_seqs, self._room = max_num_seqs, asyncio.Semaphore(max_num_seqs)
+        self._outbox: list[EngineEvent] = []
+        self._news = asyncio.Event()
+
+    def open(self, engine: Any) -> None:
+        """Decode on `engine`, an AsyncLLM, from now on."""
+        self._engine = engine
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def submit(self, requests: list[Request], version: str, max_num_seqs: int) -> None:
+        """Start decoding by weights `version`, at most `max_num_seqs` requests at a time."""
+        if max_num_seqs != self._max_num_seqs:  # another kind of round: no request of the round before decodes any more
+            self._max_num_seqs, self._room = max_num_seqs, asyncio.Semaphore(max_num_seqs)
+        for request in requests:
+            task = asyncio.get_running_loop().create_task(self._decode(request, version))
+            self._tasks[request.request_id] = task
+
+    async def _decode(self, request: Request, version: str) -> None:
+        name, cutoff_tokens = request.request_id, request.cutoff_tokens
+        parameters = sampling_parameters(request, self.draws_by_place)
+        event = EngineEvent("finished", name, version_start=version)
+        self._progress[name] = (request, event)
+        began = time.perf_counter()
+        prompt = {"prompt_token_ids": list(request.prompt_tokens)}
+        try:
+            async with self._room:
+                self._started.add(name)
+                async for output in self._engine.generate(prompt, parameters, name):
+                    self.grew = True
+                    if cutoff_tokens is not None and not event.tokens and not requests_have_intervals():
+                        tell_at_cutoff(self._engine, request)
+                    event.cached_tokens = output.num_cached_tokens or 0
+                    part = output.outputs[0]
+                    event.tokens.extend(part.token_ids)
+                    if part.logprobs is not None and part.token_ids:  # of no new token, 0.24 gives all log-probs again
+                        event.logprobs.extend(part.logprobs.logprobs)
+                    reached = cutoff_tokens is not None and len(event.tokens) >= cutoff_tokens
+                    if output.finished:
+                        event.name = "released" if part.finish_reason == "abort" else "finished"
+                        if event.name == "released" and reached:  # the engine where it goes on begins behind the cutoff
+                            self._tell(EngineEvent("cutoff", name))
+                        event.truncated = part.finish_reason == "length"
+                        event.version_start, event.version_end = versions_of(part, version, version)
+                    elif name in self._released:  # vLLM had not begun with it when it was released
+                        await self._engine.abort(name)
+                    elif reached:
+                        self._tell(EngineEvent("cutoff", name))
+                        cutoff_tokens = None
+            event.decode_s = time.perf_counter() - began
+            self._tell(event)
+        except Exception as error:  # noqa: BLE001 - a cancellation is none; poll() hands the driver what vLLM raises
+            self._died(f"{type(error).__name__}: {error}")
+            self._news.set()
+        finally:
+            self._tasks.pop(name, None)
+            self._progress.pop(name, None)
+            self._started.discard(name)
+            self._released.discard(name)
+
+    def held_tokens(self) -> dict[str, int]:
+        """By request: tokens that it holds in the KV cache at most, its prompt's included; of one that waits, the
+        prompt's.
+
+        vLLM tells tokens in portions (`output_interval`); those that it has not told yet are counted as a whole one.
+        """
+        held = {}
+        for name, (request, event) in self._progress.items():
+            untold = request.output_interval if name in self._started else 0
+            held[name] = len(request.prompt_tokens) + min(len(event.tokens) + untold, request.max_tokens)
+        return held
+
+    async def warm_up(self, requests: list[Request]) -> None:
+        """Decode requests and drop what they tell."""
+        await asyncio.gather(*(self._decode(request, "") for request in requests))
+        self._outbox.clear()
+        self._news.clear()
+
+    def wake_up(self) -> None:
+        """End a wait for news: something happened that is no event of a request."""
+        self._news.set()
+
+    def _tell(self, event: EngineEvent) -> None:
+        self._outbox.append(event)
+        self._news.set()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether events wait to be taken."""
+        return bool(self._outbox)
+
+    async def news(self, timeout_s: float) -> bool:
+        """Wait for news, at most `timeout_s`; whether there are any."""
+        self.grew = False
+        try:
+            await asyncio.wait_for(self._news.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        await asyncio.sleep(COALESCE_S)
+        return True
+
+    def take(self) -> list[EngineEvent]:
+        """All events that were not taken yet."""
+        self._news.clear()
+        events, self._outbox = self._outbox, []
+        return events
+
+    async def abort(self, request_ids: list[str]) -> None:
+        """Stop these requests; ids that ended already are ignored. Their unread events are dropped."""
+        gone = set(request_ids)
+        tasks = [task for name in request_ids if (task := self._tasks.get(name)) is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._outbox = [event for event in self._outbox if event.request_id not in gone]
+
+    async def abort_all(self) -> None:
+        """Stop all requests."""
+        await self.abort(list(self._tasks))
+
+    async def release(self, request_ids: list[str], version: str) -> None:
+        """Stop these requests and tell what each has decoded (`released`); ids that ended already are ignored."""
+        running = [name for name in request_ids if name in self._tasks]
+        started = [name for name in running if name in self._started]
+        self._released.update(started)
+        waiting = {name: self._tasks[name] for name in running if name not in self._started}
+        for task in waiting.values():
+            task.cancel()
+        await asyncio.gather(*waiting.values(), return_exceptions=True)
+        for name in waiting:
+            self._tell(EngineEvent("released", name, version_start=version, version_end=version))
+        if started:
+            await self._engine.abort(started)
+
 
 WARM_UP_REQUESTS = 64
 SLEEPING_PARTS = ("weights", "kv_cache")
@@ -219,12 +385,13 @@ class RolloutEngine:
 
     async def remember(self, histories: list[PromptHistory]) -> None:
         """Take earlier responses to prompts of the round."""
-        await self._call_ranks("remember", ([history.packed() for history in histories],))
+        await self._call_ranks("remember", ([pickle.dumps(history) for history in histories],))
 
     async def take_drafts(self, unfinished: list[str]) -> DraftReport:
         """What drafts gave since `begin_drafts`, with the tokens of the `unfinished` requests, which were aborted."""
         answers = await self._call_ranks("take_drafts", (unfinished,))
-        return DraftReport.unpacked(next(answer for answer in answers if answer is not None))
+        report: DraftReport = pickle.loads(next(answer for answer in answers if answer is not None))
+        return report
 
     async def sleep(self) -> None:
         """Drop weights and KV cache and free their memory; on a CPU nothing is freed, and the weights count as dropped.

@@ -7,10 +7,10 @@ vLLM mixes `EngineRank` into its worker (`worker_extension_cls`), so `self` is a
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..drafts.draft_messages import PromptHistory
 from ..drafts.proposer import HistoryProposer
 from ..weights.bucket_memory import BucketMemory, device_key
 from ..weights.transfer import VERSION_KEY, BucketReader, Received, tensor_checksum
@@ -147,7 +147,7 @@ class WeightReceiver:
 
 
 class DraftRank:
-    """A rank's methods for seeds and drafts. Data goes in and out as plain data.
+    """A rank's methods for seeds and drafts.
 
     All ranks of an engine verify the drafts that rank 0 proposes, so the others propose none.
     """
@@ -179,16 +179,16 @@ class DraftRank:
         """Begin a round (proposer.HistoryProposer.begin)."""
         self._proposer.begin(tokens if self.rank == 0 else 0, up_to_sequences)
 
-    def remember(self, histories: Any) -> None:
-        """Take the earlier responses to prompts (`PromptHistory.packed`)."""
+    def remember(self, histories: list[bytes]) -> None:
+        """Take the earlier responses to prompts, each a pickled `PromptHistory`."""
         if self.rank == 0:
-            for packed in histories:
-                self._proposer.remember(PromptHistory.unpacked(packed))
+            for pickled in histories:
+                self._proposer.remember(pickle.loads(pickled))
 
-    def take_drafts(self, wanted: Any) -> Any:
-        """What drafts gave in the round (`DraftReport.packed`), with the tokens of the requests `wanted`; None of
+    def take_drafts(self, wanted: list[str]) -> bytes | None:
+        """What drafts gave in the round, a pickled `DraftReport` with the tokens of the requests `wanted`; None of
         other ranks than the first."""
-        return self._proposer.report(set(wanted)).packed() if self.rank == 0 else None
+        return pickle.dumps(self._proposer.report(set(wanted))) if self.rank == 0 else None
 
     @property
     def _proposer(self) -> HistoryProposer:

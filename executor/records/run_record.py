@@ -56,7 +56,7 @@ def step_record(
     metrics: dict[str, float], seconds: StepSeconds, *, on_policy_violations: int, sent: Sent, engines: int,
 ) -> Step:  # fmt: skip
     """The record of a step, from what its round and its update left; `engines`: those of the round in the plan."""
-    lengths = [len(sample.tokens) for sample in result.samples.values() if sample.finished_s is not None]
+    lengths = [len(sample.response_tokens) for sample in result.samples.values() if sample.finished_s is not None]
     rewards = [reward for group in outcome.trained for reward in group.rewards]
     failures = sorted(unscored(result.samples.values()).items())
     return Step(
@@ -176,11 +176,11 @@ class Recorder:
                     "sample",
                     t_s,
                     step=step,
-                    prompt=sample.prompt,
-                    epoch=epoch_of(sample.prompt),
+                    prompt=sample.prompt_id,
+                    epoch=epoch_of(sample.prompt_id),
                     draw=key.draw,
                     sample=key.sample,
-                    tokens=len(sample.tokens),
+                    tokens=len(sample.response_tokens),
                     truncated=sample.truncated,
                     prompt_tokens=len(sample.prompt_tokens),
                     reward=sample.reward,

@@ -8,7 +8,7 @@ Invariants:
 - the decision is asked for what the engines hold; samples that ended meanwhile are not counted;
 - an engine that has left gets no sample of this round any more, be it that it dies and comes back;
 - new engines get samples only when they are `open`: they have the weights and their KV caches;
-- `cleared` is told once, when nothing decodes on the engines that leave;
+- the change goes on once, when nothing decodes on the engines that leave;
 - each engine sleeps, wakes and loads in the turns of its devices and of the weights, as between two rounds;
 - an engine of the tail that dies is replaced, and given weights when it is back (live_round.py);
 - when a tail's `close` returns, no further step of the change is taken: a step that had begun has ended, unless the
@@ -18,7 +18,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 from ...plans.schema.levers import RoundTail
@@ -29,70 +29,35 @@ from ..engines.fleet import Fleet
 from ..memory.device_turns import DeviceTurns, TurnsOf
 from ..processes.faults import ActorFailed, ErrorClass, classify, failure
 from ..trainer.trainer_group import TrainerDied
-from .round_lever import LeverDecision, OpenRound, Releases, RoundLever
-from .round_samples import RolloutResult
-from .sample_ledger import SampleLedger
+from .round_lever import EngineChange, OpenRound, Releases
 
 
-async def tokens_held(engines: Sequence[EngineHandle]) -> dict[str, int]:
-    """Tokens at most that each request on engines holds; none of one that is away: its samples are drawn again."""
-    answers = await asyncio.gather(*(_held(engine) for engine in engines))
-    return {name: tokens for held in answers for name, tokens in held.items()}
-
-
-async def _held(engine: EngineHandle) -> dict[str, int]:
-    if not engine.alive:
-        return {}
-    try:
-        return await engine.held_tokens()
-    except ActorFailed:
-        return {}
-
-
-class EngineChange:
-    """The change of one round's engines.
+class LeavingEngines(EngineChange):
+    """Engines of a round stop decoding at once when that is decided, and others go on with their samples.
 
     Args:
-        machine: decides.
-        engines: all that the round may use; elsewhere an engine is its index here.
-        ledger: of the round's samples.
-        leaving: the engines that stop decoding if it is decided.
-        staying: those that decode on.
-        allowed: whether the devices have room for whoever takes those of the engines that leave, asked before the
-            decision.
-        cleared: told when the engines that leave decode nothing any more.
-        new: whether those that stay take samples only after the change.
-
-    Attributes:
-        decided_s: when it was decided, in seconds from the round's start; None: not yet.
-        resumed_s: when waiting samples were first sent to a new engine, in seconds from the round's start; None: not
-            yet.
+        decision: decides.
+        new: whether those that stay take samples only after the change, once they are `open`.
     """
 
-    def __init__(
-        self,
-        machine: HandOver,
-        engines: Sequence[EngineHandle],
-        ledger: SampleLedger,
-        leaving: Sequence[int],
-        staying: Sequence[int],
-        allowed: Callable[[], bool],
-        cleared: Callable[[], None],
-        *,
-        new: bool = False,
-    ) -> None:
-        self.decided_s: float | None = None
-        self.resumed_s: float | None = None
-        self._machine, self._engines, self._ledger = machine, engines, ledger
+    def __init__(self, decision: HandOver | None, *, new: bool = False) -> None:
+        super().__init__(decision)
+        self._new, self._open, self._told = new, not new, False
+        self._leaving, self._staying = frozenset[int](), frozenset[int]()
+
+    def begin_with(self, opened: OpenRound, leaving: Iterable[int], staying: Iterable[int]) -> None:
+        """The round begins, of whose engines some are to leave."""
         self._leaving, self._staying = frozenset(leaving), frozenset(staying)
-        self._allowed, self._cleared = allowed, cleared
-        self._new, self._open = new, not new
-        self._asking = self._told = False
+        super().begin(opened)
+
+    @property
+    def _freed(self) -> bool:
+        return self._decision is not None and self._decision.freed
 
     @property
     def out(self) -> frozenset[int]:
-        """Engines that nobody waits for: those that have left, or those that are new and not asked for yet."""
-        if self._machine.freed:
+        """Those that have left, or those that are new and not asked for yet."""
+        if self._freed:
             return self._leaving
         return self._staying if self._new else frozenset()
 
@@ -103,52 +68,31 @@ class EngineChange:
 
     @property
     def under_way(self) -> bool:
-        """Whether it is decided, and the new engines are not open yet: samples without an engine wait for them."""
-        return self._machine.freed and not self._open
+        """Whether it is decided, and the new engines are not open yet."""
+        return self._freed and not self._open
 
-    def open(self) -> None:
-        """The new engines that live can take samples, once they have the weights."""
-        self._open = True
+    def _capacity(self) -> int:
+        staying = [self._opened.engines[number] for number in self._staying]
+        if not all(engine.alive for engine in staying) or not self._allowed():
+            return -1
+        return min(engine.facts.kv_capacity_tokens for engine in staying)
 
-    def resumed(self, number: int) -> Releases:
-        """An engine is up and has the weights: the samples that waited for a new one have been sent to it."""
-        if self._machine.freed and self._new and self.resumed_s is None:
-            self.resumed_s = self._ledger.now_s()
-        return []
-
-    def scored(self, count: int) -> bool:
-        """So many more samples went to be scored; whether to `ask` the engines now."""
-        due = [self._machine.sample_finished() for _ in range(count)]
-        if not any(due) or self._asking:
-            return False
-        self._asking = True
-        return True
-
-    async def ask(self) -> LeverDecision:
-        """Ask the engines what they hold."""
-        tokens = await tokens_held([e for number, e in enumerate(self._engines) if number not in self.closed])
-        up = [engine for engine in self._those_that_stay() if engine.alive]
-        capacity = min((engine.facts.kv_capacity_tokens for engine in up), default=0)
-        return LeverDecision(partial(self._decide, tokens, capacity))
-
-    def _decide(self, held: dict[str, int], capacity: int) -> Releases:
-        """Whether engines leave, by the tokens that requests hold and those that the smallest engine has room for."""
-        self._asking = False
-        running = self._ledger.running_tokens(held)
-        enough = all(engine.alive for engine in self._those_that_stay()) and self._allowed()
-        if not self._machine.decide(sum(running), len(running), capacity if enough else -1):
-            return []
-        self.decided_s = self._ledger.now_s()
-        return [(number, self._ledger.requests_on(number)) for number in sorted(self._leaving)]
-
-    def _those_that_stay(self) -> list[EngineHandle]:
-        return [self._engines[number] for number in sorted(self._staying)]
+    def _decided(self) -> Releases:
+        return [(number, self._opened.ledger.requests_on(number)) for number in sorted(self._leaving)]
 
     def look(self) -> None:
-        """Tell it if nothing decodes any more on the engines that leave."""
-        if self._machine.freed and not self._told and not any(self._ledger.has_running(e) for e in self._leaving):
+        """Go on if nothing decodes any more on the engines that leave."""
+        if self._freed and not self._told and not any(map(self._opened.ledger.has_running, self._leaving)):
             self._told = True
             self._cleared()
+
+    def _allowed(self) -> bool:
+        """Whether the devices have room for whoever takes those of the engines that leave."""
+        raise NotImplementedError
+
+    def _cleared(self) -> None:
+        """The engines that leave decode nothing any more."""
+        raise NotImplementedError
 
 
 GiveAll = Callable[[Sequence[EngineHandle], str], Awaitable[None]]
@@ -169,13 +113,23 @@ class TakeOver:
         """Whether the devices have room for it now."""
         return self._turns.could(self._run, self._to_tail, self._to_decoding)
 
-    async def carry_out(self, version: str) -> bool:
-        """Take all steps, with weights of this version; returns whether it came to its end. Raises what a step does."""
-        for step in (self._wake_weights, lambda: self._load(version), self._wake_caches):
-            await step()
-            if self.over:
-                return False
-        return True
+    async def bring_up(self, opened: OpenRound, ready: Callable[[], None], what: str) -> None:
+        """Take all steps, unless it is over: then call `ready`, and have the round hear of the engines that live. It
+        hears of a fault, too, with `what` failed, but for a trainer that died, which ends the round by itself."""
+        try:
+            for step in (self._wake_weights, lambda: self._load(opened.version), self._wake_caches):
+                if not self.over:
+                    await step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the round hears of it
+            if classify(error) is not ErrorClass.ACTOR:
+                opened.tell(failure(error, what))
+            return
+        if self.over:
+            return
+        ready()
+        for engine in self._engines:
+            if engine.alive:
+                opened.tell(EngineBack(engine))
 
     async def _wake_weights(self) -> None:
         # Until the round's end no engine may start that these left the devices to: their KV caches come yet.
@@ -200,7 +154,7 @@ class TakeOver:
         await self._turns.in_round(self._run, self._to_decoding)
 
 
-class TailEngines(RoundLever):
+class TailEngines(LeavingEngines):
     """The tail of one round of a run.
 
     Args:
@@ -214,37 +168,32 @@ class TailEngines(RoundLever):
     def __init__(
         self, run: TurnsOf, decision: HandOver, engines: list[EngineHandle], turns: DeviceTurns, give_all: GiveAll
     ) -> None:
+        super().__init__(decision, new=True)
         self.engines = engines
-        self._decision = decision
         self._taking = TakeOver(run, engines, turns, give_all)
-        self._change: EngineChange | None = None
         self._task: asyncio.Task[None] | None = None
+        self._resumed_s: float | None = None  # when waiting samples were first sent to an engine of the tail
 
     def begin(self, opened: OpenRound) -> None:
         """The round's engines of now, all but the tail's, are those that leave."""
         first = len(opened.engines) - len(self.engines)
+        self.begin_with(opened, range(first), range(first, len(opened.engines)))
 
-        def cleared() -> None:
-            self._task = asyncio.create_task(self._take_over(opened), name=f"tail of {opened.version}")
+    def resumed(self, number: int) -> Releases:
+        """An engine is up and has the weights."""
+        if self._freed and self._resumed_s is None:
+            self._resumed_s = self._opened.ledger.now_s()
+        return []
 
-        opened.change = self._change = EngineChange(
-            self._decision, opened.engines, opened.ledger, range(first), range(first, len(opened.engines)),
-            self._taking.could, cleared, new=True,
-        )  # fmt: skip
+    def _allowed(self) -> bool:
+        return self._taking.could()
 
-    async def _take_over(self, opened: OpenRound) -> None:
-        assert self._change is not None
-        try:
-            if not await self._taking.carry_out(opened.version):
-                return
-        except Exception as error:  # noqa: BLE001 - a trainer that died ends the round by itself
-            if classify(error) is not ErrorClass.ACTOR:
-                opened.tell(failure(error, "the tail's engines"))
-            return
-        self._change.open()
-        for engine in self.engines:
-            if engine.alive:
-                opened.tell(EngineBack(engine))
+    def _cleared(self) -> None:
+        def ready() -> None:
+            self._open = True
+
+        taking = self._taking.bring_up(self._opened, ready, "the tail's engines")
+        self._task = asyncio.create_task(taking, name=f"tail of {self._opened.version}")
 
     async def close(self, patience_s: float | None) -> None:
         """The round is over; a step of the change that goes on is waited for, `patience_s` at most."""
@@ -252,10 +201,9 @@ class TailEngines(RoundLever):
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=patience_s)
 
-    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+    def report(self, run: TurnsOf, moved: int) -> None:
         """What happened; seconds from the round's start."""
-        at_s = None if self._change is None else self._change.decided_s
-        resumed_s = None if self._change is None else self._change.resumed_s
+        at_s, resumed_s = self.decided_s, self._resumed_s
         run.event(
             "tail",
             step=run.step_number + 1,
@@ -263,7 +211,7 @@ class TailEngines(RoundLever):
             tp=self.engines[0].config.tp,
             at_s=None if at_s is None else round(at_s, 6),
             seconds=None if at_s is None or resumed_s is None else round(resumed_s - at_s, 6),
-            moved=result.moved,
+            moved=moved,
         )
 
 

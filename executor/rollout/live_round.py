@@ -48,44 +48,6 @@ Message = EngineNews | Scored | Failed | LeverDecision
 Inbox = asyncio.Queue[Message]
 
 
-class EngineSends:
-    """Calls to the engines of one round.
-
-    `max_num_seqs`: samples that an engine decodes at a time; None: as many as it was built for. `failed` hears the
-    error of a call, unless its engine died: the fleet tells it, and the samples are issued again.
-    """
-
-    def __init__(self, opened: OpenRound, max_num_seqs: int | None, failed: Callable[[Exception], None]) -> None:
-        self._round, self._engines, self._max_num_seqs, self._failed = opened, opened.engines, max_num_seqs, failed
-        self._calls = UnawaitedCalls()
-
-    def submit(self, placed: Iterable[tuple[int, Request]]) -> None:
-        """Have engines decode requests, each with the number of its engine; those of one engine go together."""
-        batches: dict[int, list[Request]] = {}
-        for number, request in placed:
-            batches.setdefault(number, []).append(request)
-        for number, requests in batches.items():
-            if self._round.prepare is not None:
-                self._round.prepare(self._engines[number], requests, self._calls, self._failed)
-            self._begin(self._engines[number].submit(requests, self._round.version, self._max_num_seqs))
-
-    def abort(self, batches: Mapping[int, list[str]]) -> None:
-        """Stop requests, by engine."""
-        for number, requests in batches.items():
-            self._begin(self._engines[number].abort(requests))
-
-    def release(self, number: int, requests: list[str]) -> None:
-        """Have an engine give requests back."""
-        self._begin(self._engines[number].release(requests))
-
-    def _begin(self, call: Coroutine[Any, Any, None]) -> None:
-        self._calls.begin(call, self._failed)
-
-    async def settle(self, patience_s: float | None) -> None:
-        """Wait until all is sent, `patience_s` at most; what was not keeps its turn before what is sent next."""
-        await self._calls.settle(patience_s)
-
-
 class LiveRound:
     """One round on its engines: `drive` it to its end, then `stop` it; all messages for it go to `inbox`.
 
@@ -106,8 +68,8 @@ class LiveRound:
     ) -> None:
         self._round, self._machine, self._engines, self._ledger = opened, opened.machine, opened.engines, opened.ledger
         self._give_weights, self._rewards, self._inbox, self._stall_s = give_weights, rewards, inbox, stall_s
-        self._sends = EngineSends(opened, max_num_seqs, partial(self._fail, "rollout"))
-        self._joins = UnawaitedCalls()
+        self._max_num_seqs = max_num_seqs
+        self._sends, self._joins = UnawaitedCalls(), UnawaitedCalls()
         self._joined: dict[str, int] = {}  # the life in which an engine was given weights in the round
         self._restarts: list[str] = []
         self._ready = 0  # of the machine's ready draws, how many were told
@@ -136,9 +98,8 @@ class LiveRound:
             if self._round.change is not None:
                 self._round.change.look()
             if self._round.ahead is not None and not self._machine.done:
-                self._sends.submit(
-                    self._round.ahead.fill(self._ledger.running(self._alive()), self._ledger.progress.finished)
-                )
+                running = self._ledger.running(self._alive())
+                self._submit(self._round.ahead.fill(running, self._ledger.progress.finished))
         ended_s = self._ledger.now_s()
         rollout_s = self._ledger.last_decode_s or ended_s
         return RolloutResult(rollout_s, max(ended_s - rollout_s, 0.0), self._ledger.samples, self._restarts)
@@ -204,7 +165,7 @@ class LiveRound:
         if news.name == "released":
             return self._move(news, key)
         self._ledger.finish(news, self._round.version)
-        return Finished(key, len(self._ledger.samples[key].tokens), news.truncated)
+        return Finished(key, len(self._ledger.samples[key].response_tokens), news.truncated)
 
     def _move(self, news: EngineEvent, key: SampleKey) -> Event | None:
         """A sample that an engine gave back goes on elsewhere, or waits for new engines; with neither, it is lost."""
@@ -227,7 +188,7 @@ class LiveRound:
         """Have engines give requests back."""
         for number, requests in releases:
             if requests:
-                self._sends.release(number, requests)
+                self._send(self._engines[number].release(requests))
 
     def _lose(self, death: EngineDied) -> list[Event]:
         """The samples of a dead engine are lost; its replacement is on its way."""
@@ -276,7 +237,7 @@ class LiveRound:
         for action in actions:
             if isinstance(action, Score) and action.key not in dropped:
                 self._rewards.score(self._ledger.request_id(action.key), self._ledger.samples[action.key])
-        self._sends.abort(aborts)
+        self._stop_requests(aborts)
         if self._round.on_ready is not None:
             for draw in self._machine.ready[self._ready :]:
                 self._round.on_ready(draw)
@@ -301,16 +262,34 @@ class LiveRound:
     def _start(self) -> None:
         """Samples that wait start on engines that are alive, as far as they are to start now; engines that have few
         are offered others'."""
-        alive = self._alive()
-        self._sends.submit(self._ledger.start(alive))
+        self._submit(self._ledger.start(self._alive()))
+
+    def _submit(self, placed: Iterable[tuple[int, Request]]) -> None:
+        """Have engines decode requests, each with the number of its engine; those of one engine go together."""
+        batches: dict[int, list[Request]] = {}
+        for number, request in placed:
+            batches.setdefault(number, []).append(request)
+        for number, requests in batches.items():
+            if self._round.prepare is not None:
+                self._round.prepare(self._engines[number], requests, self._sends, partial(self._fail, "rollout"))
+            self._send(self._engines[number].submit(requests, self._round.version, self._max_num_seqs))
+
+    def _stop_requests(self, batches: Mapping[int, list[str]]) -> None:
+        """Stop requests, by engine."""
+        for number, requests in batches.items():
+            self._send(self._engines[number].abort(requests))
+
+    def _send(self, call: Coroutine[Any, Any, None]) -> None:
+        """Call an engine. Of one that died the fleet tells, and its samples are drawn again; others end the round."""
+        self._sends.begin(call, partial(self._fail, "rollout"))
 
     async def stop(self, patience_s: float | None = None) -> None:
         """Stop all that still runs of the round. Replacements of engines go on.
 
         With `patience_s`, engines are waited for so many seconds at most. What was sent to them keeps its turn.
         """
-        self._sends.abort(self._abort(self._ledger.decoding()))
+        self._stop_requests(self._abort(self._ledger.decoding()))
         if self._round.ahead is not None:
-            self._sends.abort(self._round.ahead.stop())
+            self._stop_requests(self._round.ahead.stop())
         # All that will be sent is sent by now: only the decisions of `drive` send.
         await self._sends.settle(patience_s)

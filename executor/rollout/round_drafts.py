@@ -13,7 +13,7 @@ from ...plans.schema.levers import RoundDrafts
 from ...plans.yaml.errors import InputError
 from ...rounds.drafts.run_ahead import RunAhead
 from ...rounds.schedule import Schedule
-from ..drafts.draft_messages import DraftReport, PromptHistory, summed
+from ..drafts.draft_messages import NO_TOKENS, DraftReport, PromptHistory, Tokens, summed
 from ..drafts.history_store import HISTORY, HistoryStore, read_history
 from ..engines.engine_handle import EngineHandle
 from ..engines.fleet import Fleet
@@ -22,7 +22,6 @@ from ..memory.device_turns import TurnsOf
 from ..processes.actors import UnawaitedCalls
 from ..processes.faults import ActorFailed
 from .round_lever import OpenRound, RoundLever, SamplesAhead
-from .round_samples import RolloutResult
 
 
 class DraftedRound(RoundLever):
@@ -103,21 +102,20 @@ class DraftedRound(RoundLever):
         unfinished = [*(name for name, sample in samples if sample.finished_s is None), *ahead]
         asked = [engine for engine in engines if engine.alive and self._lives.get(engine.name) == engine.lives]
         report = summed(filter(None, await asyncio.gather(*(_report(engine, unfinished) for engine in asked))))
-        texts: dict[str, Sequence[int]] = {name: tokens.tolist() for name, tokens in report.unfinished.items()}
-        written: dict[str, list[tuple[Sequence[int], float | None]]] = {}
+        written: dict[str, list[tuple[Tokens, float | None]]] = {}
         for name, sample in samples:
             finished = sample.finished_s is not None
-            tokens = sample.tokens if finished else texts.get(name, sample.tokens)
-            written.setdefault(sample.prompt, []).append((tokens, sample.reward if finished else None))
+            tokens = sample.response_tokens if finished else report.unfinished.get(name, sample.response_tokens)
+            written.setdefault(sample.prompt_id, []).append((tokens, sample.reward if finished else None))
         for prompt, responses in sorted(written.items()):
             self._store.record(prompt, self._epoch_of(prompt), self._number, responses)
         for name, prompt in ahead.items():
-            tokens = texts.get(name, ())
+            tokens = report.unfinished.get(name, NO_TOKENS)
             self.ahead_tokens += len(tokens)
             self._store.record(prompt, self._upcoming[prompt], self._number, [(tokens, None)], ahead=True)
         self._report = report if self._drafts is not None else None
 
-    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+    def report(self, run: TurnsOf, moved: int) -> None:
         """What drafts gave, in a round with drafts."""
         if self._report is not None:
             run.event("drafts", step=run.step_number + 1, kind=self._kind, **self.fields(self._report))

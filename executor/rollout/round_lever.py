@@ -7,19 +7,22 @@ messages one after another.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple
 
 from ...rounds.balancing.longest_first import Balance, LongestFirst
 from ...rounds.balancing.placement import SamplePlacement
 from ...rounds.drafts.run_ahead import RunAhead
+from ...rounds.hand_over import HandOver
 from ...rounds.machines.round import Round
 from ..engines.engine_handle import EngineHandle, EngineNews
 from ..engines.messages import Request
 from ..memory.device_turns import TurnsOf
 from ..processes.actors import UnawaitedCalls
-from .round_samples import RolloutResult
+from ..processes.faults import ActorFailed
 from .sample_ledger import SampleLedger
 
 Releases = list[tuple[int, list[str]]]
@@ -30,34 +33,6 @@ class LeverDecision(NamedTuple):
     """Message of a lever that can decide now: when the round handles it, it calls `releases` for the decision."""
 
     releases: Callable[[], Releases]
-
-
-class EngineChanges(Protocol):
-    """What a round asks of the lever that changes its engines while it goes on; engines are numbers in the round."""
-
-    @property
-    def out(self) -> frozenset[int]:
-        """Engines that nobody waits for."""
-
-    @property
-    def closed(self) -> frozenset[int]:
-        """Engines that get no samples now."""
-
-    @property
-    def under_way(self) -> bool:
-        """Whether samples without an engine wait for new ones."""
-
-    def resumed(self, number: int) -> Releases:
-        """An engine is up and has the weights; returns what others are to release for it."""
-
-    def scored(self, count: int) -> bool:
-        """So many more samples went to be scored; whether to `ask` the engines now."""
-
-    async def ask(self) -> LeverDecision:
-        """Ask the engines what they hold."""
-
-    def look(self) -> None:
-        """Something may have ended."""
 
 
 class SamplesAhead:
@@ -138,7 +113,7 @@ class OpenRound:
     version: str
     tell: Callable[[EngineNews | LeverDecision], None]
     spreads: bool = True
-    change: EngineChanges | None = None
+    change: EngineChange | None = None
     on_ready: Callable[[int], None] | None = None
     prepare: Prepare | None = None
     ahead: SamplesAhead | None = None
@@ -173,8 +148,109 @@ class RoundLever:
         """Draws of the round whose gradients are summed already, by number. Raises TrainerDied, RunFailed."""
         return []
 
-    def report(self, run: TurnsOf, result: RolloutResult) -> None:
-        """Write into the run's trace what was done."""
+    def report(self, run: TurnsOf, moved: int) -> None:
+        """Write into the run's trace what was done; `moved`: samples of the round that went on on another engine."""
+
+
+async def tokens_held(engines: Iterable[EngineHandle]) -> dict[str, int]:
+    """Tokens at most that each request on engines holds; none of one that is away: its samples are drawn again."""
+
+    async def held(engine: EngineHandle) -> dict[str, int]:
+        try:
+            return await engine.held_tokens() if engine.alive else {}
+        except ActorFailed:
+            return {}
+
+    answers = await asyncio.gather(*map(held, engines))
+    return {name: tokens for each in answers for name, tokens in each.items()}
+
+
+class EngineChange(RoundLever):
+    """A lever that has engines of its round stop or begin to decode while the round goes on.
+
+    Args:
+        decision: says, by what runs, whether and when; None: never.
+
+    Attributes:
+        decided_s: when it was decided, in seconds from the round's start; None: not yet.
+    """
+
+    def __init__(self, decision: HandOver | None) -> None:
+        self.decided_s: float | None = None
+        self._decision, self._asking = decision, False
+        self._round: OpenRound | None = None
+
+    def begin(self, opened: OpenRound) -> None:
+        """The round asks this lever about its engines from now on."""
+        opened.change, self._round = self, opened
+
+    @property
+    def _opened(self) -> OpenRound:
+        assert self._round is not None, "the round has not begun"
+        return self._round
+
+    @property
+    def out(self) -> frozenset[int]:
+        """Engines that nobody waits for."""
+        raise NotImplementedError
+
+    @property
+    def closed(self) -> frozenset[int]:
+        """Engines that get no samples now."""
+        return self.out
+
+    @property
+    def paused(self) -> bool:
+        """Whether no engine of the round may decode."""
+        return len(self.out) == len(self._opened.engines)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether samples without an engine wait for new ones."""
+        raise NotImplementedError
+
+    def resumed(self, number: int) -> Releases:
+        """An engine is up and has the weights; returns what others are to release for it."""
+        return []
+
+    def look(self) -> None:
+        """Something may have ended."""
+
+    def scored(self, count: int) -> bool:
+        """So many more samples went to be scored; whether to `ask` the engines now."""
+        if self._decision is None:
+            return False
+        due = [self._decision.sample_finished() for _ in range(count)]
+        if not any(due) or self._asking or self.paused:
+            return False
+        self._asking = True
+        return True
+
+    async def ask(self) -> LeverDecision:
+        """Ask the engines what they hold."""
+        engines = self._opened.engines
+        tokens = await tokens_held([engine for number, engine in enumerate(engines) if number not in self.closed])
+        return LeverDecision(partial(self._decide, tokens))
+
+    def _decide(self, held: Mapping[str, int]) -> Releases:
+        """Whether engines stop decoding, by the tokens that requests hold which have not ended meanwhile."""
+        assert self._decision is not None
+        self._asking = False
+        if self.paused:  # asked before; it is due again with the next sample
+            return []
+        running = self._opened.ledger.running_tokens(held)
+        if not self._decision.decide(sum(running), len(running), self._capacity()):
+            return []
+        self.decided_s = self._opened.ledger.now_s()
+        return self._decided()
+
+    def _capacity(self) -> int:
+        """KV tokens of one engine that decodes on; -1 if the change may not be made now."""
+        raise NotImplementedError
+
+    def _decided(self) -> Releases:
+        """It is decided; returns the requests to release, by engine."""
+        raise NotImplementedError
 
 
 class BalancedRound(RoundLever):
@@ -192,7 +268,7 @@ class BalancedRound(RoundLever):
         """Know whose samples these are."""
         self._prompts = opened.machine.taken
 
-    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+    def report(self, run: TurnsOf, moved: int) -> None:
         """How many of the round's prompts were known."""
         known = sum(prompt in self._balance.recorded.expected for prompt in self._prompts)
         run.event("balanced", step=run.step_number + 1, prompts=len(self._prompts), known=known)

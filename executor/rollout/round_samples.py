@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.machines.round import Round
@@ -15,22 +13,17 @@ from ..trainer.samples import TrainSample
 from .reward_sum import PartScore
 
 
-@dataclass(slots=True)
-class RolloutSample:
-    """One sample of a round. Lengths in tokens, times in seconds since the round began."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class RolloutSample(TrainSample):
+    """One sample of a round, from its issue until it is trained or dropped: with each part of its response that an
+    engine tells, and with its reward, it becomes what a trainer takes. Times in seconds since the round began."""
 
-    key: SampleKey
-    prompt: str
-    issued_s: float
-    prompt_tokens: tuple[int, ...] = ()
+    draw: int
+    issued_s: float = 0.0
     cached_tokens: int = 0  # of the prompt, found in the engine's cache
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    truncated: bool = False
     version_start: str = ""
     version_end: str = ""
     finished_s: float | None = None
-    reward: float | None = None
     reward_s: float = 0.0
     reward_deadline_s: float | None = None
     reward_outcome: str = ""
@@ -40,6 +33,11 @@ class RolloutSample:
     attempt: int = 0
     moves: int = 0  # to other engines, tokens kept
     aborted: bool = False
+
+    @property
+    def key(self) -> SampleKey:
+        """Its name in the round."""
+        return SampleKey(self.draw, self.sample)
 
 
 @dataclass(slots=True)
@@ -71,30 +69,13 @@ class Progress:
 
 def train_groups(
     outcome: Outcome, samples: Mapping[SampleKey, RolloutSample], without: Collection[int] = ()
-) -> list[list[TrainSample]]:
-    """The groups that a round trains, sorted as the outcome has them; `without`: draws that are left out."""
+) -> list[list[RolloutSample]]:
+    """The groups that a round trains, sorted as the outcome has them; `without`: draws that are left out.
+
+    A sample that was cut at L* is in none of them: only long draws reach the job's cap.
+    """
     groups = [group for group in outcome.trained if group.keys[0].draw not in without]
-    return [train_group(group.prompt, dict(zip(group.keys, group.rewards, strict=True)), samples) for group in groups]
-
-
-def train_group(
-    prompt: str, rewards: Mapping[SampleKey, float], samples: Mapping[SampleKey, RolloutSample]
-) -> list[TrainSample]:
-    """A group of a round as the trainer takes it; `rewards`: of its samples, in order."""
-    asked = np.array(samples[next(iter(rewards))].prompt_tokens, dtype=np.int32)  # one for all of them
-    return [
-        TrainSample(
-            prompt_id=prompt,
-            sample=key.sample,
-            prompt_tokens=asked,
-            response_tokens=np.array(samples[key].tokens, dtype=np.int32),
-            logprobs=np.array(samples[key].logprobs, dtype=np.float32),
-            reward=reward,
-            # A cut at L* never gets here: only long draws reach the job's cap.
-            truncated=samples[key].truncated,
-        )
-        for key, reward in rewards.items()
-    ]
+    return [[samples[key] for key in group.keys] for group in groups]
 
 
 def reward_executions(round_: Round, samples: Mapping[SampleKey, RolloutSample]) -> dict[str, list[RewardExecution]]:

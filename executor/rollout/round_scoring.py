@@ -122,11 +122,11 @@ class SampleRewards:
 
     def score(self, request_id: str, sample: RolloutSample) -> None:
         """Have a finished sample scored."""
-        prompt, text = self._prompts[sample.prompt], self._decode_text(sample.tokens)
-        deadlines_s = None if self._deadlines_s is None else self._deadlines_s(sample.prompt)
+        prompt, text = self._prompts[sample.prompt_id], self._decode_text(sample.response_tokens.tolist())
+        deadlines_s = None if self._deadlines_s is None else self._deadlines_s(sample.prompt_id)
         sample.reward_deadline_s = max(deadlines_s.values(), default=None) if deadlines_s else None
         future = self._rewards.score(
-            request_id, prompt.text, text, prompt.answer, len(sample.tokens), deadlines_s
+            request_id, prompt.text, text, prompt.answer, len(sample.response_tokens), deadlines_s
         )  # fmt: skip
         self._pending.add(request_id)
 
@@ -146,7 +146,7 @@ class SampleRewards:
         result, sample.reward_parts = done.result().result, done.result().parts
         sample.reward_s, sample.reward_outcome = result.seconds, result.outcome
         sample.reward_detail = result.detail
-        event = self._health.event(sample.key, sample.prompt, result)
+        event = self._health.event(sample.key, sample.prompt_id, result)
         if isinstance(event, Scored):
             sample.reward = event.reward
             self._progress.scored += 1

@@ -5,7 +5,7 @@ Invariants:
 - gradients are added up, and no weight changes: samples that still decode are of the weights that the round began with;
 - a group is offered when its round is certain to train it, with all its rewards, and is trained once: `taken` says
   which the update after the round must leave out;
-- when `close` returns, the trainer trains nothing of the round any more.
+- when `trained` returns, the trainer trains nothing of the round any more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -28,13 +27,12 @@ from ..processes.faults import failure
 from ..trainer.samples import TrainSample
 from ..trainer.trainer_config import UpdateSettings
 from ..trainer.trainer_group import TrainerDied, TrainerGroup
-from .engine_change import EngineChange
-from .round_lever import OpenRound, RoundLever
-from .round_samples import RolloutResult, train_group
+from .engine_change import LeavingEngines
+from .round_lever import OpenRound
 
 
 class Portion(NamedTuple):
-    """Groups that a trainer took at once: when, in seconds since the stream was made, how many, and their tokens."""
+    """Groups that a trainer took at once: when, in seconds since streaming was made, how many, and their tokens."""
 
     began_s: float
     ended_s: float
@@ -42,14 +40,17 @@ class Portion(NamedTuple):
     tokens: int
 
 
-class GroupStream:
-    """The stream of one round.
+class RoundStreaming(LeavingEngines):
+    """The streaming of one round.
 
     Args:
         trainer: adds up the gradients.
         update: how it computes.
         replicas: those of the trainer that take part, by number.
         prepare: has the devices of these ready.
+        decision: when engines are freed for it; None: the trainer has devices of its own, and begins at once.
+        could: whether the devices have room for the trainer beside the engines that stay.
+        freed: names of the engines that are handed over.
     """
 
     def __init__(
@@ -58,16 +59,18 @@ class GroupStream:
         update: UpdateSettings,
         replicas: Sequence[int],
         prepare: Callable[[], Awaitable[object]],
+        decision: HandOver | None = None,
+        could: Callable[[], bool] = lambda: True,
+        freed: tuple[str, ...] = (),
     ) -> None:
+        super().__init__(decision)
         self.portions: list[Portion] = []
-        self.replicas = tuple(replicas)
+        self.replicas, self.freed = tuple(replicas), freed
         self.begun_s: float | None = None
-        """When the devices were free, in seconds since the stream was made; None: never."""
-        self.failed: Callable[[BaseException], None] | None = None
-        """Told at once if the trainer fails, while the round still decodes; `close` raises the error as well."""
-        self._trainer, self._update, self._prepare = trainer, update, prepare
+        """When the devices were free, in seconds since this was made; None: never."""
+        self._trainer, self._update, self._prepare, self._could = trainer, update, prepare, could
         self._queue = GroupQueue(update.micro_batch_tokens * len(self.replicas))
-        self._groups: dict[int, list[TrainSample]] = {}
+        self._groups: dict[int, Sequence[TrainSample]] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._began = time.perf_counter()
@@ -77,13 +80,34 @@ class GroupStream:
         """Draws that the trainer took, by number."""
         return self._queue.taken
 
-    def offer(self, draw: int, group: list[TrainSample]) -> None:
+    def begin(self, opened: OpenRound) -> None:
+        """Draws are offered as they become certain; engines are handed over, or training begins at once."""
+        machine, samples, self._round = opened.machine, opened.ledger.samples, opened
+
+        def offer(number: int) -> None:
+            trained = machine.trained_samples(machine.draws[number])
+            self.offer(number, [samples[SampleKey(number, sample)] for sample in trained])
+
+        opened.on_ready = offer
+        if self._decision is None:
+            self.start()
+        else:
+            numbers, stay = range(len(opened.engines)), self._decision.stay
+            self.begin_with(opened, numbers[stay:], numbers[:stay])
+
+    def _allowed(self) -> bool:
+        return self._could()
+
+    def _cleared(self) -> None:
+        self.start()
+
+    def offer(self, draw: int, group: Sequence[TrainSample]) -> None:
         """A draw that is certain to be trained, with all its samples."""
         self._groups[draw] = group
         self._queue.offer(draw, sum(sample.tokens for sample in group))
         self._news.set()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """The devices are free: train from now on."""
         if self._task is None:
             self.begun_s = time.perf_counter() - self._began
@@ -91,9 +115,10 @@ class GroupStream:
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        """End the round at once if the trainer fails while it decodes; of one that died the run takes care."""
         error = None if task.cancelled() else task.exception()
-        if error is not None and self.failed is not None:
-            self.failed(error)
+        if error is not None and not isinstance(error, TrainerDied):
+            self._opened.tell(failure(error, "trainer"))
 
     async def _run(self) -> None:
         await self._prepare()
@@ -115,16 +140,17 @@ class GroupStream:
             self._queue.trained()
             self._queue.check_invariants()
 
-    def round_over(self) -> None:
-        """The round is over: what still waits is trained with all devices, after the round."""
+    def over(self) -> None:
+        """The round is over: what still waits, or became ready with its end, is trained with all devices after it."""
         self._queue.end()
         self._news.set()
 
-    async def close(self) -> None:
-        """Wait for what the trainer has taken of a round that is over. Raises TrainerDied, RunFailed."""
-        self.round_over()
+    async def trained(self) -> list[int]:
+        """Draws that the trainer took, which it has trained then. Raises TrainerDied, RunFailed."""
+        self.over()
         if self._task is not None:
             await self._task
+        return self.taken
 
     def abandon(self) -> None:
         """The round is left: what was added up is void."""
@@ -132,70 +158,18 @@ class GroupStream:
         if self._task is not None:
             self._task.cancel()
 
-
-@dataclass(frozen=True)
-class RoundStreaming(RoundLever):
-    """The streaming of one round.
-
-    Attributes:
-        stream: trains groups.
-        hand_over: decides when engines are freed for it; None: the trainer has devices of its own, and begins at once.
-        allowed: whether the devices have room for the trainer beside the engines that stay.
-        freed: names of the engines that are handed over.
-    """
-
-    stream: GroupStream
-    hand_over: HandOver | None
-    allowed: Callable[[], bool]
-    freed: tuple[str, ...] = ()
-
-    def begin(self, opened: OpenRound) -> None:
-        """Draws are offered as they become certain; engines are handed over, or the stream begins at once."""
-        machine, samples, engines = opened.machine, opened.ledger.samples, opened.engines
-
-        def offer(number: int) -> None:
-            draw = machine.draws[number]
-            rewards = {SampleKey(number, sample): draw.rewards[sample] for sample in machine.trained_samples(draw)}
-            self.stream.offer(number, train_group(draw.prompt, rewards, samples))
-
-        def failed(error: BaseException) -> None:
-            if not isinstance(error, TrainerDied):  # of a trainer that died the run takes care
-                opened.tell(failure(error, "trainer"))
-
-        opened.on_ready, self.stream.failed = offer, failed
-        if self.hand_over is None:
-            self.stream.begin()
-            return
-        numbers, stay = range(len(engines)), self.hand_over.stay
-        opened.change = EngineChange(
-            self.hand_over, engines, opened.ledger, numbers[stay:], numbers[:stay], self.allowed, self.stream.begin
-        )
-
-    def over(self) -> None:
-        """Before the stream takes what became ready with the round's end."""
-        self.stream.round_over()
-
-    def abandon(self) -> None:
-        """What was added up is void."""
-        self.stream.abandon()
-
-    async def trained(self) -> list[int]:
-        """Draws that the trainer took."""
-        await self.stream.close()
-        return self.stream.taken
-
-    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+    def report(self, run: TurnsOf, moved: int) -> None:
         """What happened; seconds from the round's start."""
-        portions, begun_s = self.stream.portions, self.stream.begun_s
+        portions, begun_s = self.portions, self.begun_s
         run.event(
             "streamed",
             step=run.step_number + 1,
             begun_s=None if begun_s is None else round(begun_s, 6),
             freed=list(self.freed),
-            replicas=list(self.stream.replicas),
+            replicas=list(self.replicas),
             groups=sum(portion.groups for portion in portions),
             tokens=sum(portion.tokens for portion in portions),
-            moved=result.moved,
+            moved=moved,
             portions=[[round(p.began_s, 6), round(p.ended_s, 6), p.groups] for p in portions],
         )
 
@@ -221,5 +195,5 @@ def round_streaming(
     freed = tuple(engine.name for engine in engines[stay:])
 
     order = partial(to_streaming, trainer=name, freed=freed)
-    stream = GroupStream(trainer, update, replicas, lambda: turns.in_round(run, order, freed))
-    return RoundStreaming(stream, decision, lambda: turns.could(run, order), freed)
+    could, prepare = partial(turns.could, run, order), partial(turns.in_round, run, order, freed)
+    return RoundStreaming(trainer, update, replicas, prepare, decision, could, freed)

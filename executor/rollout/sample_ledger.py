@@ -13,11 +13,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from ...plans.yaml.errors import RunFailed
 from ...rounds.balancing.placement import SamplePlacement, ToPlace
 from ...rounds.machines.events import Issue, SampleKey
 from ...rounds.seeds import RoundSeeds, SeedLedger
 from ..engines.messages import EngineEvent, Request
+from ..trainer.samples import Ints
 from .prompts import PromptText
 from .round_samples import Progress, RolloutSample
 
@@ -55,6 +58,7 @@ class SampleLedger:
         self._decoding: dict[str, SampleKey] = {}
         self._waiting: dict[SampleKey, None] = {}  # not on an engine yet, or released by one and on no other
         self._issues: dict[SampleKey, Issue] = {}
+        self._asked: dict[str, Ints] = {}  # tokens of prompts, one array for all samples of one
         self._began = time.perf_counter()
         self._stands_at: float | None = None
 
@@ -105,14 +109,17 @@ class SampleLedger:
 
     def issue(self, issue: Issue) -> None:
         """A sample waits for an engine on which it is to decode from its start."""
-        key, prompt = issue.key, self.prompts[issue.prompt]
+        key = issue.key
         self._issues[key] = issue
+        if issue.prompt not in self._asked:
+            self._asked[issue.prompt] = np.array(self.prompts[issue.prompt].tokens, np.int32)
         before = self.samples.get(key)
         self.samples[key] = RolloutSample(
-            key=key,
-            prompt=issue.prompt,
+            prompt_id=issue.prompt,
+            sample=key.sample,
+            prompt_tokens=self._asked[issue.prompt],
+            draw=key.draw,
             issued_s=self.now_s(),
-            prompt_tokens=prompt.tokens,
             attempt=0 if before is None else before.attempt + 1,
         )
         if self._seeds is not None:
@@ -125,7 +132,7 @@ class SampleLedger:
         sample, issue = self.samples[key], self._issues[key]
         self._waiting[key] = None
         self._placement.add(
-            ToPlace(key, issue.prompt, len(sample.prompt_tokens), issue.max_tokens, kept=len(sample.tokens))
+            ToPlace(key, issue.prompt, len(sample.prompt_tokens), issue.max_tokens, kept=len(sample.response_tokens))
         )
 
     def start(self, alive: set[int]) -> list[tuple[int, Request]]:
@@ -141,14 +148,14 @@ class SampleLedger:
         if sample.engine:
             sample.attempt += 1
             sample.moves += 1
-        kept = len(sample.tokens)
+        kept = len(sample.response_tokens)
         sample.engine = self._engines[engine]
         request_id = self.request_id(key)
         self._decoding[request_id] = key
         cutoff = None if issue.cutoff_tokens is None or issue.cutoff_tokens <= kept else issue.cutoff_tokens - kept
         return Request(
             request_id=request_id,
-            prompt_tokens=(*sample.prompt_tokens, *sample.tokens),
+            prompt_tokens=(*self.prompts[issue.prompt].tokens, *sample.response_tokens.tolist()),
             max_tokens=issue.max_tokens - kept,
             cutoff_tokens=cutoff,
             temperature=self.temperature,
@@ -174,14 +181,15 @@ class SampleLedger:
         sample.cached_tokens = sample.cached_tokens if sample.moves else event.cached_tokens
         sample.version_start = sample.version_start or event.version_start
         sample.version_end = event.version_end
-        sample.tokens, sample.logprobs = sample.tokens + event.tokens, sample.logprobs + event.logprobs
+        sample.response_tokens = np.append(sample.response_tokens, np.array(event.tokens, np.int32))
+        sample.logprobs = np.append(sample.logprobs, np.array(event.logprobs, np.float32))
         return key
 
     def finish(self, event: EngineEvent, version: str) -> None:
         """Note what a sample decoded. Raises RunFailed unless weights `version` decoded all of it."""
         key = self._decoded(event, version)
         sample = self.samples[key]
-        self._placement.ended(key, len(sample.tokens))
+        self._placement.ended(key, len(sample.response_tokens))
         sample.truncated = event.truncated
         sample.finished_s = self.last_decode_s = self.now_s()
         self.progress.finished += 1

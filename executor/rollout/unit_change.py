@@ -18,184 +18,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.hand_over import HandOver
 from ...rounds.step_order import to_giving
-from ..engines.engine_handle import EngineBack, EngineHandle
+from ..engines.engine_handle import EngineHandle
 from ..memory.device_turns import DeviceTurns, TurnsOf
 from ..processes.actors import UnawaitedCalls
-from ..processes.faults import ErrorClass, classify, failure
-from .engine_change import GiveAll, TakeOver, tokens_held
-from .round_lever import LeverDecision, OpenRound, Releases, RoundLever
-from .round_samples import RolloutResult
-from .sample_ledger import SampleLedger
-
-
-class UnitHooks(NamedTuple):
-    """What hears of it: the tail is reached, taken units are clear, these engines are to come."""
-
-    tail_reached: Callable[[], None]
-    cleared: Callable[[], None]
-    coming: Callable[[list[EngineHandle]], None]
-
-
-class UnitChange:
-    """The changes of one round's engines.
-
-    Args:
-        engines: of the round; elsewhere an engine is its index here.
-        units: of each engine.
-        held: units that the job holds when the round begins.
-        keep: how many of them its tail would keep, the first ones; 0: all.
-        decision: when the tail is reached; None: it is never said.
-        spreads: whether engines that come get samples of the others from here; else the placement sees to it.
-
-    Attributes:
-        reported_s: when the tail was said, in seconds from the round's start; None: it was not.
-        refused: whether it was not said at some milestone since what ran did not fit.
-        changes: (seconds from the round's start, names of the engines that decode on, none in a pause) of each change.
-        paused_s: seconds for which the round stood.
-    """
-
-    def __init__(
-        self,
-        engines: Sequence[EngineHandle],
-        units: Sequence[frozenset[int]],
-        held: frozenset[int],
-        keep: int,
-        decision: HandOver | None,
-        ledger: SampleLedger,
-        hooks: UnitHooks,
-        *,
-        spreads: bool,
-    ) -> None:
-        self.reported_s: float | None = None
-        self.changes: list[tuple[float, list[str]]] = []
-        self.paused_s = 0.0
-        self._engines, self._units, self._held, self._keep = engines, units, held, keep
-        self._decision, self._ledger, self._hooks, self._spreads = decision, ledger, hooks, spreads
-        self._asking = False
-        self._coming: set[int] = set()  # and cannot decode yet
-        self._came: set[int] = set()  # and have no samples of the others yet
-        self.to_clear = False
-        """Whether units were taken on which something may still decode."""
-
-    @property
-    def out(self) -> frozenset[int]:
-        """Engines on units that the job does not hold."""
-        return frozenset(number for number, units in enumerate(self._units) if not units <= self._held)
-
-    @property
-    def closed(self) -> frozenset[int]:
-        """Engines that get no samples now."""
-        return self.out | self._coming
-
-    @property
-    def paused(self) -> bool:
-        """Whether the job holds the units of no engine."""
-        return len(self.out) == len(self._engines)
-
-    @property
-    def under_way(self) -> bool:
-        """Whether samples wait for engines that are to come: in a pause, and until the first engine is back after it;
-        else others decode meanwhile."""
-        return len(self.out | self._came) == len(self._engines)
-
-    @property
-    def refused(self) -> bool:
-        """See the class."""
-        return self._decision is not None and self._decision.refused
-
-    def scored(self, count: int) -> bool:
-        """So many more samples went to be scored; whether to `ask` the engines now."""
-        if self._decision is None:
-            return False
-        due = [self._decision.sample_finished() for _ in range(count)]
-        if not any(due) or self._asking or self.paused:
-            return False
-        self._asking = True
-        return True
-
-    async def ask(self) -> LeverDecision:
-        """Ask the engines what they hold. The tail has the KV tokens of those that it would keep, shared out among the
-        planned number of them; none (-1) if one of them is away."""
-        assert self._decision is not None
-        kept = frozenset(sorted(self._held)[: self._keep])
-        staying = [engine for engine, units in zip(self._engines, self._units, strict=True) if units <= kept]
-        tokens = await tokens_held([engine for number, engine in enumerate(self._engines) if number not in self.out])
-        capacity = -1
-        if staying and all(engine.alive for engine in staying):
-            capacity = sum(engine.facts.kv_capacity_tokens for engine in staying) // self._decision.stay
-        return LeverDecision(partial(self._decide, tokens, capacity))
-
-    def _decide(self, held: dict[str, int], capacity: int) -> Releases:
-        """Report the tail if what is held fits; no request is released before the group takes units."""
-        assert self._decision is not None
-        self._asking = False
-        if self.paused:  # asked before; it is due again with the next sample
-            return []
-        running = self._ledger.running_tokens(held)
-        if self._decision.decide(sum(running), len(running), capacity):
-            self.reported_s = self._ledger.now_s()
-            self._hooks.tail_reached()
-        return []
-
-    @property
-    def names_out(self) -> list[str]:
-        """Names of the engines on units that the job does not hold."""
-        return [self._engines[number].name for number in sorted(self.out)]
-
-    def changed(self, units: frozenset[int]) -> Releases:
-        """The job holds these units from now on; returns the requests to release, by engine."""
-        if units == self._held:
-            return []
-        before, paused = self.out, self.paused
-        self.to_clear |= not self._held <= units
-        self._held = units
-        leaving, coming = self.out - before, before - self.out
-        self._coming, self._came = (self._coming | coming) - leaving, (self._came | coming) - leaving
-        decoding = [engine.name for number, engine in enumerate(self._engines) if number not in self.out]
-        self.changes.append((self._ledger.now_s(), decoding))
-        if paused and coming and self.reported_s is not None:
-            self._hooks.tail_reached()
-        if coming:
-            self._hooks.coming([self._engines[number] for number in sorted(coming)])
-        return [(number, self._ledger.requests_on(number)) for number in sorted(leaving)]
-
-    def come(self, engines: Sequence[EngineHandle]) -> None:
-        """What led these engines to decoding is over: those that live and have the weights can decode."""
-        self._coming -= {number for number, engine in enumerate(self._engines) if engine in engines}
-
-    def resumed(self, number: int) -> Releases:
-        """An engine is up and has the weights; returns requests that others release for it, if it came with units."""
-        self.paused_s += self._ledger.go_on()
-        if number not in self._came:
-            return []
-        self._came.discard(number)
-        up = [other for other, engine in enumerate(self._engines) if other not in self.out and engine.alive]
-        if not self._spreads or not up:
-            return []
-        fair = -(-sum(self._ledger.running(set(up)).values()) // len(up))
-        return [(other, self._ledger.requests_on(other)[fair:]) for other in up]
-
-    def look(self) -> None:
-        """Tell it if nothing decodes any more on units that were taken."""
-        if self.to_clear and not any(self._ledger.has_running(number) for number in self.out):
-            self.to_clear = False
-            self._hooks.cleared()
-            if self.paused:
-                self._ledger.stand()
-
-    def over(self, units: frozenset[int]) -> None:
-        """The round is over; of the units that it held, the job holds these yet."""
-        self.paused_s += self._ledger.go_on()
-        self.to_clear |= not self._held <= units
-        self._held &= units
+from ..processes.faults import failure
+from .engine_change import GiveAll, TakeOver
+from .round_lever import EngineChange, LeverDecision, OpenRound, Releases
 
 
 class HeldUnits(Protocol):
@@ -266,11 +102,12 @@ class EngineUnits:
         return UnitsTail(len(engines) - leaving, self.at_finished)
 
 
-class RoundUnits(RoundLever):
+class RoundUnits(EngineChange):
     """The units of one round of a run.
 
     `samples`, which are to be trained, is set before `begin`. `here`: engines on the units that it begins with, at
-    least one. `paused_s`: after `close`, seconds for which the round stood since it was paused.
+    least one. `paused_s`: seconds for which the round stood, all of them after `close`. `decided_s`: when the tail was
+    reported.
     """
 
     def __init__(
@@ -279,85 +116,154 @@ class RoundUnits(RoundLever):
         permits: TurnUnits,
         where: EngineUnits,
         engines: Sequence[EngineHandle],
-        held: HeldUnits,
+        turn: HeldUnits,
         turns: DeviceTurns,
         give_all: GiveAll,
     ) -> None:
+        super().__init__(None)
         self.samples, self.paused_s = 0, 0.0
+        self.here = _on(engines, where, turn)
         self._run, self._permits, self._where, self._turns, self._give_all = run, permits, where, turns, give_all
-        self._held = held
-        self.here = _on(engines, where, held)
-        self._change: UnitChange | None = None
+        self._turn = turn  # as the group told it last
+        self._held = frozenset(turn.units)  # as the round has heard of it
+        self._changes: list[tuple[float, list[str]]] = []  # when, and the engines that decode from then on
+        self._coming: set[int] = set()  # and cannot decode yet
+        self._came: set[int] = set()  # and have no samples of the others yet
+        self._to_clear = False  # whether units were taken on which something may still decode
         self._watch: asyncio.Task[None] | None = None
         self._taking: list[TakeOver] = []
         self._moving = asyncio.Lock()  # engines come, or go to sleep
         self._clear_said = asyncio.Event()
         self._calls = UnawaitedCalls()
 
+    # -- the round's questions -----------------------------------------------------------------------------------------
+
     def begin(self, opened: OpenRound) -> None:
         """The round has all its engines, of which those on units that the job holds decode."""
+        super().begin(opened)
+        spec = self._where.tail_of(opened.engines)
+        self._decision = None if spec is None else HandOver(spec, self.samples, len(opened.engines))
+        if self.out:
+            self._call(self._give())  # none of them is started meanwhile
+        self._watch = asyncio.create_task(self._follow(), name=f"units of {opened.version}")
 
-        def failed(error: Exception) -> None:
-            opened.tell(failure(error, "permits of the group"))
+    def _units(self, engine: EngineHandle) -> frozenset[int]:
+        return self._where.of_engine[engine.name]
 
-        def coming(engines: list[EngineHandle]) -> None:
-            taking = TakeOver(self._run, engines, self._turns, self._give_all)
-            self._taking.append(taking)
-            self._calls.begin(self._take_over(taking, engines, opened))
+    @property
+    def out(self) -> frozenset[int]:
+        """Engines on units that the job does not hold."""
+        engines = self._opened.engines
+        return frozenset(number for number, engine in enumerate(engines) if not self._units(engine) <= self._held)
 
-        engines, keep = opened.engines, self._where.keep
-        spec = self._where.tail_of(engines)
-        decision = None if spec is None else HandOver(spec, self.samples, len(engines))
-        hooks = UnitHooks(
-            lambda: self._calls.begin(self._permits.tail(), failed),
-            lambda: self._calls.begin(self._clear(self._held.since_s), failed),
-            coming,
-        )
-        units, held = [self._where.of_engine[engine.name] for engine in engines], frozenset(self._held.units)
-        change = UnitChange(engines, units, held, keep, decision, opened.ledger, hooks, spreads=opened.spreads)
-        opened.change = self._change = change
-        if change.out:
-            self._calls.begin(self._give(), failed)  # none of them is started meanwhile
-        self._watch = asyncio.create_task(self._follow(opened, failed), name=f"units of {opened.version}")
+    @property
+    def closed(self) -> frozenset[int]:
+        """Engines that get no samples now."""
+        return self.out | self._coming
 
-    async def _follow(self, opened: OpenRound, failed: Callable[[Exception], None]) -> None:
-        assert self._change is not None
+    @property
+    def under_way(self) -> bool:
+        """Whether samples wait for engines that are to come: in a pause, and until the first engine is back after it;
+        else others decode meanwhile."""
+        return len(self.out | self._came) == len(self._opened.engines)
+
+    def _capacity(self) -> int:
+        """The tail has the KV tokens of those that it would keep, shared out among the planned number of them; none if
+        one of them is away."""
+        assert self._decision is not None
+        kept = frozenset(sorted(self._held)[: self._where.keep])
+        staying = [engine for engine in self._opened.engines if self._units(engine) <= kept]
+        if not staying or not all(engine.alive for engine in staying):
+            return -1
+        return sum(engine.facts.kv_capacity_tokens for engine in staying) // self._decision.stay
+
+    def _decided(self) -> Releases:
+        """Report the tail; no request is released before the group takes units."""
+        self._call(self._permits.tail())
+        return []
+
+    def _changed(self, units: frozenset[int]) -> Releases:
+        """The job holds these units from now on; returns the requests to release, by engine."""
+        if units == self._held:
+            return []
+        engines, ledger, before, paused = self._opened.engines, self._opened.ledger, self.out, self.paused
+        self._to_clear |= not self._held <= units
+        self._held = units
+        leaving, coming = self.out - before, before - self.out
+        self._coming, self._came = (self._coming | coming) - leaving, (self._came | coming) - leaving
+        decoding = [engine.name for number, engine in enumerate(engines) if number not in self.out]
+        self._changes.append((ledger.now_s(), decoding))
+        if paused and coming and self.decided_s is not None:
+            self._call(self._permits.tail())
+        if coming:
+            self._take_over(sorted(coming))
+        return [(number, ledger.requests_on(number)) for number in sorted(leaving)]
+
+    def resumed(self, number: int) -> Releases:
+        """An engine is up and has the weights; returns requests that others release for it, if it came with units."""
+        ledger = self._opened.ledger
+        self.paused_s += ledger.go_on()
+        if number not in self._came:
+            return []
+        self._came.discard(number)
+        engines = enumerate(self._opened.engines)
+        up = [other for other, engine in engines if other not in self.out and engine.alive]
+        if not self._opened.spreads or not up:
+            return []
+        fair = -(-sum(ledger.running(set(up)).values()) // len(up))
+        return [(other, ledger.requests_on(other)[fair:]) for other in up]
+
+    def look(self) -> None:
+        """Tell the group if nothing decodes any more on units that were taken."""
+        if self._to_clear and not any(map(self._opened.ledger.has_running, self.out)):
+            self._to_clear = False
+            self._call(self._clear(self._turn.since_s))
+            if self.paused:
+                self._opened.ledger.stand()
+
+    # -- the group -----------------------------------------------------------------------------------------------------
+
+    def _call(self, call: Coroutine[Any, Any, None]) -> None:
+        """Make a call whose error ends the round."""
+        self._calls.begin(call, self._failed)
+
+    def _failed(self, error: Exception) -> None:
+        self._opened.tell(failure(error, "permits of the group"))
+
+    async def _follow(self) -> None:
         try:
-            while (held := await self._permits.holding(self._held.since_s)) is not None:
-                if held.since_s > self._held.since_s:
-                    takes = not frozenset(self._held.units) <= frozenset(held.units)
-                    self._held = held
+            while (turn := await self._permits.holding(self._turn.since_s)) is not None:
+                if turn.since_s > self._turn.since_s:
+                    takes = not frozenset(self._turn.units) <= frozenset(turn.units)
+                    self._turn = turn
                     self._clear_said.clear()
-                    opened.tell(LeverDecision(partial(self._change.changed, frozenset(held.units))))
+                    self._opened.tell(LeverDecision(partial(self._changed, frozenset(turn.units))))
                     if takes:
                         await self._clear_said.wait()
         except RunFailed as error:
-            failed(error)
+            self._failed(error)
 
-    async def _take_over(self, taking: TakeOver, engines: list[EngineHandle], opened: OpenRound) -> None:
-        assert self._change is not None
-        try:
-            async with self._moving:
-                if taking.over or not await taking.carry_out(opened.version):
-                    return
-                self._change.come(engines)
-        except Exception as error:  # noqa: BLE001 - a trainer that died ends the round by itself
-            if classify(error) is not ErrorClass.ACTOR:
-                opened.tell(failure(error, "engines that got their units back"))
-            return
-        for engine in engines:
-            if engine.alive:
-                opened.tell(EngineBack(engine))
+    def _take_over(self, numbers: Sequence[int]) -> None:
+        """Begin to lead engines to decoding that the job holds the units of again."""
+        engines = [self._opened.engines[number] for number in numbers]
+        taking = TakeOver(self._run, engines, self._turns, self._give_all)
+        self._taking.append(taking)
+        self._calls.begin(self._bring_up(taking, numbers))
+
+    async def _bring_up(self, taking: TakeOver, numbers: Sequence[int]) -> None:
+        def come() -> None:
+            self._coming.difference_update(numbers)
+
+        async with self._moving:
+            await taking.bring_up(self._opened, come, "engines that got their units back")
 
     async def _give(self) -> None:
         """Leave the devices of engines on units that the job does not hold."""
-        assert self._change is not None
-        names = self._change.names_out
+        names = [self._opened.engines[number].name for number in sorted(self.out)]
         await self._turns.in_round(self._run, partial(to_giving, engines=names), names)
 
     async def _clear(self, since_s: float) -> None:
-        assert self._change is not None
-        if self._change.paused:
+        if self.paused:
             self._end_taking()
         async with self._moving:
             await self._give()
@@ -374,33 +280,34 @@ class RoundUnits(RoundLever):
         if self._watch is not None:
             self._watch.cancel()
         await self._calls.settle(patience_s)
-        if self._change is None:
+        if self._round is None:
             return
-        held: HeldUnits | None = self._held
-        if self._where.pauses or self._change.reported_s is not None:
+        turn: HeldUnits | None = None
+        if self._where.pauses or self.decided_s is not None:
             with contextlib.suppress(RunFailed):  # then the next word to the actor says so
-                held = await self._permits.holding()  # units may have been taken of which the round has not heard
-        held = self._held if held is None else held
-        self._change.over(frozenset(held.units))
-        self.paused_s = self._change.paused_s
-        if self._change.to_clear:
-            self._calls.begin(self._clear(held.since_s))
+                turn = await self._permits.holding()  # units may have been taken of which the round has not heard
+        turn = self._turn if turn is None else turn
+        self.paused_s += self._opened.ledger.go_on()
+        self._to_clear |= not self._held <= frozenset(turn.units)
+        self._held &= frozenset(turn.units)
+        if self._to_clear:
+            self._calls.begin(self._clear(turn.since_s))
             await self._calls.settle(patience_s)
 
-    def report(self, run: TurnsOf, result: RolloutResult) -> None:
+    def report(self, run: TurnsOf, moved: int) -> None:
         """What happened; seconds from the round's start."""
-        change = self._change
-        if change is None or (change.reported_s is None and not change.refused and not change.changes):
+        refused = self._decision is not None and self._decision.refused  # what ran did not fit, at some milestone
+        if self.decided_s is None and not refused and not self._changes:
             return
         run.event(
             "units",
             step=run.step_number + 1,
-            tail_s=None if change.reported_s is None else round(change.reported_s, 6),
-            fits=change.reported_s is not None or not change.refused,
+            tail_s=None if self.decided_s is None else round(self.decided_s, 6),
+            fits=self.decided_s is not None or not refused,
             began=[engine.name for engine in self.here],
-            changes=[[round(at_s, 6), names] for at_s, names in change.changes],
+            changes=[[round(at_s, 6), names] for at_s, names in self._changes],
             paused_s=round(self.paused_s, 6),
-            moved=result.moved,
+            moved=moved,
         )
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,9 +165,9 @@ Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class TrainSample:
-    """One response with its reward. What is given as lists is made arrays.
+    """One response, as a trainer takes it. What is given as lists is made arrays.
 
     Attributes:
         prompt_id: the prompt; samples of one prompt form a group.
@@ -175,26 +175,32 @@ class TrainSample:
         prompt_tokens: token ids of the prompt, at least one.
         response_tokens: token ids of the response, the end-of-sequence token included if one was sampled.
         logprobs: the engine's log-probability of each response token at the sampling temperature.
-        reward: finite.
+        reward: finite; None until it is scored.
         truncated: the response was cut at the cap on tokens and did not end by itself.
     """
 
     prompt_id: str
     sample: int
     prompt_tokens: Ints
-    response_tokens: Ints
-    logprobs: Floats
-    reward: float
-    truncated: bool
+    response_tokens: Ints = field(default_factory=lambda: np.empty(0, np.int32))
+    logprobs: Floats = field(default_factory=lambda: np.empty(0, np.float32))
+    reward: float | None = None
+    truncated: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in (("prompt_tokens", np.int32), ("response_tokens", np.int32), ("logprobs", np.float32)):
-            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=kind))
+            setattr(self, name, np.asarray(getattr(self, name), dtype=kind))
 
     @property
     def tokens(self) -> int:
         """Length of prompt and response."""
         return len(self.prompt_tokens) + len(self.response_tokens)
+
+    @property
+    def known_reward(self) -> float:
+        """The reward of a sample that is trained."""
+        assert self.reward is not None, f"{self.prompt_id}/{self.sample} is not scored"
+        return self.reward
 
 
 Groups = Sequence[Sequence[TrainSample]]
@@ -272,7 +278,7 @@ def shares(
     learns = [advantages[i] != 0.0 and weights[i] != 0.0 for i in range(len(samples))]
     parts = zip(*(dealt([i for i in range(len(samples)) if learns[i] is kind]) for kind in (False, True)), strict=True)
     prompts = list(dict.fromkeys(sample.prompt_id for sample in samples))
-    tokens, rewards = sum(sample.tokens for sample in samples), sum(sample.reward for sample in samples)
+    tokens, rewards = sum(sample.tokens for sample in samples), sum(sample.known_reward for sample in samples)
     return [ReplicaShare(watched, learning, prompts, len(samples), tokens, rewards) for watched, learning in parts]
 
 
@@ -281,7 +287,7 @@ def weighed_samples(groups: Groups, config: TrainerConfig) -> tuple[list[TrainSa
     algorithm, samples, advantages = config.algorithm, list[TrainSample](), list[float]()
     for group in sorted_groups(groups, config.samples_per_prompt):
         samples.extend(group)
-        advantages.extend(group_advantages(algorithm.name, [s.reward for s in group]))
+        advantages.extend(group_advantages(algorithm.name, [s.known_reward for s in group]))
     in_loss = [not (s.truncated and algorithm.mask_truncated) for s in samples]
     lengths = [len(s.response_tokens) for s in samples]
     return samples, advantages, token_weights(algorithm.loss_aggregation, lengths, in_loss, config.divisors)
@@ -323,5 +329,5 @@ def sorted_groups(groups: Groups, samples_per_prompt: int) -> list[list[TrainSam
             assert len(s.logprobs) == len(s.response_tokens), (
                 f"{name}/{s.sample}: {len(s.response_tokens)} tokens, {len(s.logprobs)} log-probabilities"
             )
-            assert math.isfinite(s.reward), f"{name}/{s.sample} has reward {s.reward}"
+            assert math.isfinite(s.known_reward), f"{name}/{s.sample} has reward {s.reward}"
     return result

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from ...plans.schema.levers import EngineLayout
-from ...profiles.laws.measured_fit import leave_one_out_error, nonnegative_least_squares, residual_noise
+from ...profiles.laws.measured_fit import MeasuredRound, leave_one_out_error, nonnegative_least_squares, residual_noise
 from ...profiles.profile_schema import Profile, RoundCheck
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.race import RaceRound
@@ -26,17 +24,7 @@ from ..costs.reward_costs import RewardCost
 from .reference_round import RoundLengths, simulate_round
 
 
-@dataclass(frozen=True, slots=True)
-class RealRound:
-    """A plain round that was measured under a cap: `lengths` maps (draw, sample) to (prompt, tokens, truncated)."""
-
-    layout: EngineLayout
-    cap_tokens: int
-    lengths: Mapping[tuple[int, int], tuple[str, int, bool]]
-    rollout_s: float
-
-
-def simulated_s(real: RealRound, decode: DecodeCost, profile: Profile, prompt_tokens: Mapping[str, int]) -> float:
+def simulated_s(real: MeasuredRound, decode: DecodeCost, profile: Profile, prompt_tokens: Mapping[str, int]) -> float:
     """Seconds to the last token of `real`, simulated with its own lengths."""
     prompts: list[str] = []
     for (draw, sample), (prompt, _, _) in sorted(real.lengths.items()):
@@ -56,7 +44,9 @@ def simulated_s(real: RealRound, decode: DecodeCost, profile: Profile, prompt_to
     return times.decode_end_s
 
 
-def check_rounds(profile: Profile, rounds: Sequence[RealRound], prompt_tokens: Mapping[str, int]) -> list[RoundCheck]:
+def check_rounds(
+    profile: Profile, rounds: Sequence[MeasuredRound], prompt_tokens: Mapping[str, int]
+) -> list[RoundCheck]:
     """Round checks of a profile, one per engine layout that was run. `profile` has no checks yet."""
     assert not profile.checks, "factors would be counted twice"
     checks: list[RoundCheck] = []

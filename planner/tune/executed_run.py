@@ -10,11 +10,10 @@ Where samples are balanced by history, a step is replayed with what the steps be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -31,7 +30,7 @@ from ...rounds.round_spec import RoundKind, RoundSpec
 from ...traces.cycle_means import CycleMeans, means_by_plan
 from ...traces.run_log import PLAN_COPY, TRACE, load_run
 from ...traces.sample_columns import Samples
-from ...traces.trace_events import Sample, StepEvent
+from ...traces.trace_events import Drafts, Sample, StepEvent
 from ..costs.reward_costs import RewardCost
 from ..costs.round_costs import RoundCosts
 from ..simulate.reference_round import RoundLengths, simulate_round
@@ -45,12 +44,12 @@ class ExecutedStep(StepEvent, kw_only=True):
 
     rows: Samples
     warm: bool
-    drafts: Mapping[str, Any] | None = None
+    drafts: Drafts | None = None
 
     @property
     def first_epoch(self) -> bool:
         """Whether the round drafted while some of its prompts had no earlier responses."""
-        return self.drafts is not None and int(self.drafts.get("epoch", 1)) <= 1
+        return self.drafts is not None and self.drafts.epoch <= 1
 
     @property
     def issued_samples(self) -> int:
@@ -103,13 +102,12 @@ def load_executed(folder: Path) -> ExecutedRun:
     if not log.steps:
         raise InputError("no step was finished; there is nothing to learn from", str(folder))
     named = log.started.get("plan")
-    drafts = {event["step"]: event for event in log.events if event["event"] == "drafts"}
     steps = (
         ExecutedStep(
             **structs.asdict(step),
             rows=log.samples.get(step.step) or Samples(()),
             warm=step.step not in log.first_steps and not step.restarts,
-            drafts=drafts.get(step.step),
+            drafts=log.drafts.get(step.step),
         )
         for step in log.steps
     )

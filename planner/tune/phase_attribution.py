@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from ...plans.schema.levers import EngineLayout
 from ...plans.schema.predicted import Predicted
@@ -21,6 +23,8 @@ from .refit import FittedLine, Priced, Refit
 
 # A phase that is off by less than this share of itself, or of the step, is as predicted.
 NEAR, NEAR_STEP = 0.05, 0.01
+PROFILED = FittedLine(0.0, 1.0, 0.0, 0.0, 0)
+"""The line of what the run tells nothing about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,95 +44,99 @@ def phases(run: ExecutedRun, replays: Sequence[Replayed], priced: Priced, refitt
         replays: of the run, by the profile that its plan was solved from, priced as in `priced`.
         refitted: that profile, refitted to the run.
     """
-    predicted, warm = run.plan.predicted, [r for r in replays if r.step.warm] or list(replays)
-    step_s, over = predicted.step_s.mean, run.over_cycle
-
-    def lines(item: Replayed, of: dict[EngineLayout, FittedLine]) -> FittedLine:
-        return of[priced.of(item.step.kind).decode.key]
-
-    def at_speed(item: Replayed) -> float:
-        base_s = priced.of(item.step.kind).decode.round_s
-        return base_s + lines(item, refitted.rollout).factor * (item.times.decode_end_s - base_s)
-
-    def at_cost(item: Replayed) -> float:
-        base_s = priced.of(item.step.kind).decode.round_s
-        line = lines(item, refitted.rollout)
-        return line.overhead + line.factor * (item.times.decode_end_s - base_s)
-
-    reward = refitted.reward.factor if refitted.reward else 1.0
-    kinds = _by_kind(predicted)
-    share = over.long_share
-    weights = [over.long_weight if item.step.kind == "long" and item.step.trained_samples else 1.0 for item in warm]
-
-    def mean(values: Iterable[float]) -> float:
-        """Over the warm steps, each long round with its part of those that the run owes."""
-        return math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)
-
-    def update_s(item: Replayed, whole: bool) -> float:
-        base_s = priced.of(item.step.kind).train.step_s
-        line = refitted.updates.get(priced.of(item.step.kind).train, FittedLine(base_s, 1.0, 0.0, 0.0, 0))
-        return (line.overhead if whole else base_s) + line.factor * (item.update_s - base_s)
-
-    def mixed(phase: int, otherwise: float) -> float:
-        if "long" not in kinds:
-            return otherwise
-        return (1.0 - share) * kinds["short"][phase] + share * kinds["long"][phase]
-
-    expected = predicted.phases_s
+    causes = _Causes(run, replays, priced, refitted)
     return {
-        "rollout": _phase(
-            step_s,
-            over,
-            "rollout_s",
-            [
-                ("", expected.rollout),
-                ("share of long rounds", mixed(0, expected.rollout)),
-                ("lengths", mean(r.times.decode_end_s for r in warm)),
-                ("decode speed", mean(at_speed(r) for r in warm)),
-                ("overhead of a round", mean(at_cost(r) for r in warm)),
-                ("not explained", mean(r.step.round_s for r in warm)),
-            ],
-            _factors({str(layout): line.factor for layout, line in refitted.rollout.items()}),
-        ),
-        "reward_exposed": _phase(
-            step_s,
-            over,
-            "reward_exposed_s",
-            [
-                ("", expected.reward_exposed),
-                ("lengths", mean(r.times.reward_exposed_s for r in warm)),
-                ("reward latency", reward * mean(r.times.reward_exposed_s for r in warm)),
-                ("not explained", mean(r.step.reward_exposed_s for r in warm)),
-            ],
-            _factors({"a reward": reward}),
-        ),
-        "train": _phase(
-            step_s,
-            over,
-            "train_s",
-            [
-                ("", expected.train),
-                ("share of long rounds", mixed(1, expected.train)),
-                ("lengths", mean(r.update_s for r in warm)),
-                ("training speed", mean(update_s(r, whole=False) for r in warm)),
-                ("overhead of an update", mean(update_s(r, whole=True) for r in warm)),
-                ("not explained", mean(r.step.train_s for r in warm)),
-            ],
-            _factors({"a token": refitted.train.factor if refitted.train else 1.0}),
-        ),
-        "sync": _phase(
-            step_s,
-            over,
-            "sync_s",
-            [
-                ("", expected.sync),
-                ("share of long rounds", mean(r.sync_s for r in warm)),
-                ("weight transfer speed", mean(lines(r, refitted.sync).factor * r.sync_s for r in warm)),
-                ("not explained", mean(r.step.sync_s for r in warm)),
-            ],
-            _factors({str(layout): line.factor for layout, line in refitted.sync.items()}),
-        ),
-    }  # fmt: skip
+        "rollout": causes.rollout(),
+        "reward_exposed": causes.reward_exposed(),
+        "train": causes.train(),
+        "sync": causes.sync(),
+    }
+
+
+class _Causes:
+    """The causes of each phase, as means over the warm steps, in which each long round counts with its part of those
+    that the run owes."""
+
+    def __init__(self, run: ExecutedRun, replays: Sequence[Replayed], priced: Priced, refitted: Refit) -> None:
+        self._predicted, self._over, self._priced, self._refitted = run.plan.predicted, run.over_cycle, priced, refitted
+        self._warm = [r for r in replays if r.step.warm] or list(replays)
+        weight = self._over.long_weight
+        self._weights = [weight if r.step.kind == "long" and r.step.trained_samples else 1.0 for r in self._warm]
+
+    def _mean(self, seconds: Callable[[Replayed], float]) -> float:
+        values = map(seconds, self._warm)
+        return math.fsum(w * v for w, v in zip(self._weights, values, strict=True)) / math.fsum(self._weights)
+
+    def _phase(self, key: str, chain: list[tuple[str, float]], factors: Mapping[Any, FittedLine]) -> PhaseCauses:
+        named = {str(what): line.factor for what, line in factors.items()}
+        return _phase(self._predicted.step_s.mean, self._over, key, chain, _factors(named))
+
+    def _line(self, item: Replayed, of: Mapping[EngineLayout, FittedLine]) -> FittedLine:
+        return of[self._priced.of(item.step.kind).decode.key]
+
+    def _mixed(self, phase: int, otherwise: float) -> float:
+        """What the plan predicts of a phase, with the run's share of long rounds."""
+        kinds, share = _by_kind(self._predicted), self._over.long_share
+        return (1.0 - share) * kinds["short"][phase] + share * kinds["long"][phase] if "long" in kinds else otherwise
+
+    def rollout(self) -> PhaseCauses:
+        """Decoding, at the profile's costs and at those of the run."""
+        expected, lines = self._predicted.phases_s.rollout, self._refitted.rollout
+
+        def decoding(item: Replayed, *, overhead: bool) -> float:
+            base_s, line = self._priced.of(item.step.kind).decode.round_s, self._line(item, lines)
+            return (line.overhead if overhead else base_s) + line.factor * (item.times.decode_end_s - base_s)
+
+        chain = [
+            ("", expected),
+            ("share of long rounds", self._mixed(0, expected)),
+            ("lengths", self._mean(lambda r: r.times.decode_end_s)),
+            ("decode speed", self._mean(partial(decoding, overhead=False))),
+            ("overhead of a round", self._mean(partial(decoding, overhead=True))),
+            ("not explained", self._mean(lambda r: r.step.round_s)),
+        ]
+        return self._phase("rollout_s", chain, lines)
+
+    def reward_exposed(self) -> PhaseCauses:
+        """Rewards that were waited for."""
+        line = self._refitted.reward or PROFILED
+        chain = [
+            ("", self._predicted.phases_s.reward_exposed),
+            ("lengths", self._mean(lambda r: r.times.reward_exposed_s)),
+            ("reward latency", line.factor * self._mean(lambda r: r.times.reward_exposed_s)),
+            ("not explained", self._mean(lambda r: r.step.reward_exposed_s)),
+        ]
+        return self._phase("reward_exposed_s", chain, {"a reward": line})
+
+    def train(self) -> PhaseCauses:
+        """Updates, at the profile's costs and at those of the run."""
+        expected = self._predicted.phases_s.train
+
+        def update(item: Replayed, *, overhead: bool) -> float:
+            train = self._priced.of(item.step.kind).train
+            line = self._refitted.updates.get(train, replace(PROFILED, overhead=train.step_s))
+            return (line.overhead if overhead else train.step_s) + line.factor * (item.update_s - train.step_s)
+
+        chain = [
+            ("", expected),
+            ("share of long rounds", self._mixed(1, expected)),
+            ("lengths", self._mean(lambda r: r.update_s)),
+            ("training speed", self._mean(partial(update, overhead=False))),
+            ("overhead of an update", self._mean(partial(update, overhead=True))),
+            ("not explained", self._mean(lambda r: r.step.train_s)),
+        ]
+        return self._phase("train_s", chain, {"a token": self._refitted.train or PROFILED})
+
+    def sync(self) -> PhaseCauses:
+        """Weights on their way to the engines."""
+        lines = self._refitted.sync
+        chain = [
+            ("", self._predicted.phases_s.sync),
+            ("share of long rounds", self._mean(lambda r: r.sync_s)),
+            ("weight transfer speed", self._mean(lambda r: self._line(r, lines).factor * r.sync_s)),
+            ("not explained", self._mean(lambda r: r.step.sync_s)),
+        ]
+        return self._phase("sync_s", chain, lines)
 
 
 def _by_kind(predicted: Predicted) -> dict[str, tuple[float, float]]:

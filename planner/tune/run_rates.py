@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 
 from ...plans.schema.planned_job import RewardPlan
-from ...plans.yaml.errors import InputError
 from ...profiles.draft_schema import DraftRates, ProfiledDrafts
 from ...profiles.judge_schema import Judge
 from ...profiles.laws.draft_counts import DraftCounts, fit_drafts, summed
@@ -93,16 +92,13 @@ def _of_workers(row: Sample, planned: RewardPlan) -> tuple[float, float, str | N
 
 def with_drafts_of(run: ExecutedRun, profile: Profile) -> Profile:
     """The profile with what the run's drafts gave, the first epoch apart from later ones; as it is where the run had
-    none, or none in an epoch that has steps enough. Raises InputError for an event that is damaged."""
+    none, or none in an epoch that has steps enough."""
     counts: dict[bool, list[DraftCounts]] = {True: [], False: []}
     steps_of: dict[str, int] = {}
-    try:
-        for step in run.steps:
-            if step.drafts is not None:
-                counts[step.first_epoch].append(DraftCounts.of_event(step.drafts))
-                steps_of[step.kind] = steps_of.get(step.kind, 0) + counts[step.first_epoch][-1].sequence_steps
-    except ValueError as error:
-        raise InputError(str(error), str(run.home)) from error
+    for step in run.steps:
+        if step.drafts is not None:
+            counts[step.first_epoch].append(DraftCounts.of(step.drafts))
+            steps_of[step.kind] = steps_of.get(step.kind, 0) + step.drafts.sequence_steps
     if not steps_of:
         return profile
     # Steps of the kind of round that drafted most tell which engines drafted.

@@ -121,26 +121,8 @@ def tune(
         "costs": cost_error(run, replays, base, cap, dynamic),
         "run": run_error(run, profile, model, dynamic, seed),
     }
-    options = SolveOptions(
-        mode=force.plan.solver.forced_mode,
-        bias_budget=_wanted_budget(force.plan),
-        objective="usd" if force.plan.solver.objective == "usd_per_sample" else "seconds",
-        within_s=force.plan.solver.within_s,
-        seed=seed,
-        prompts=prompts,
-        for_any=is_for_any(force.plan, force.model),
-        model=force.model,
-        passes=passes,
-    )
-    plan = solve(
-        force.cluster,
-        force.job,
-        profile,
-        trace,
-        force.plan.inputs,
-        options,
-        lambda text, share: progress(text, 0.2 + 0.7 * share),
-    ).plan
+    documents = replace(force, profile=profile, trace=trace)
+    plan = _solved_again(documents, seed, prompts, passes, lambda text, share: progress(text, 0.2 + 0.7 * share))
     progress("comparing plans", 0.9)
     gain, noise = 0.0, 0.0
     if decisions(plan.job) != decisions(force.plan.job):
@@ -148,7 +130,6 @@ def tune(
     errors |= {"simulation": 2 * noise, "transfer": transferred_error(refitted, plan, force.plan), "least": LEAST_GAIN}
     error = max(errors.values())
     progress("done", 1.0)
-    layouts_not_run = not_run(refitted, plan, force.plan)
     return Tuned(
         plan=plan,
         change=gain > error,
@@ -162,8 +143,25 @@ def tune(
         trace=trace,
         length_factor=factor,
         costs=refitted,
-        not_run=layouts_not_run,
+        not_run=not_run(refitted, plan, force.plan),
     )
+
+
+def _solved_again(force: Documents, seed: int, prompts: int | None, passes: Sequence[Pass], progress: Progress) -> Plan:
+    """The best plan for these documents, by what the plan in force was asked for."""
+    solver = force.plan.solver
+    options = SolveOptions(
+        mode=solver.forced_mode,
+        bias_budget=_wanted_budget(force.plan),
+        objective="usd" if solver.objective == "usd_per_sample" else "seconds",
+        within_s=solver.within_s,
+        seed=seed,
+        prompts=prompts,
+        for_any=is_for_any(force.plan, force.model),
+        model=force.model,
+        passes=passes,
+    )
+    return solve(force.cluster, force.job, force.profile, force.trace, force.plan.inputs, options, progress).plan
 
 
 def decisions(planned: PlannedJob) -> dict[str, object]:

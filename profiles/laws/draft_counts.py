@@ -45,25 +45,11 @@ class DraftCounts:
     batches: Mapping[int, BatchCounts]
 
     @classmethod
-    def of_event(cls, event: Mapping[str, Any]) -> DraftCounts:
-        """Those of a trace's event `drafts`, or of anything with its keys. Raises ValueError for one that is
-        damaged."""
+    def of(cls, told: Any) -> DraftCounts:
+        """Those of a trace's event `drafts`, or of an engine's report, which have them by the same names."""
         names = BatchCounts.__dataclass_fields__
-        try:
-            counts = cls(
-                int(event["sequence_steps"]),
-                tuple(map(int, event["drafted_at"])),
-                tuple(map(int, event["accepted_at"])),
-                {
-                    int(size): BatchCounts(**{name: max(0, one.get(name, 0)) for name in names})
-                    for size, one in event["batches"].items()
-                },
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"an event of drafts is damaged: {error}") from error
-        if len(counts.drafted_at) != len(counts.accepted_at):
-            raise ValueError("an event of drafts counts drafted and accepted tokens at unlike places")
-        return counts
+        batches = {size: BatchCounts(*(getattr(one, name) for name in names)) for size, one in told.batches.items()}
+        return cls(told.sequence_steps, tuple(told.drafted_at), tuple(told.accepted_at), batches)
 
 
 def summed(counts: Sequence[DraftCounts]) -> DraftCounts:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.schema.levers import EngineLayout
 from ..phase_schema import DecodePoint
 
 Array = NDArray[np.float64]
@@ -24,6 +25,16 @@ MEAN_OVER_DEVIATION = math.sqrt(2 / math.pi)
 
 MEDIAN_OVER_DEVIATION = 0.674490
 """Median absolute value of a normal error over its standard deviation: the normal quantile at 3/4."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRound:
+    """A real plain round: its layout, what was decoded, in order of issue, under which cap, and how long it took."""
+
+    layout: EngineLayout
+    cap_tokens: int
+    lengths: dict[tuple[int, int], tuple[str, int, bool]]  # (draw, sample) -> (prompt, tokens, truncated)
+    rollout_s: float
 
 
 def nonnegative_least_squares(rows: Array, values: Array) -> Array:

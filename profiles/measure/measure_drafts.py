@@ -49,22 +49,6 @@ def wanted_tokens(subject: Subject) -> int:
     return 0 if allowed.acceptance is not None else max(allowed.tokens, default=0)
 
 
-async def drafts_or_why_not(
-    subject: Subject,
-    site: Site,
-    sampler: RoundSampler,
-    prompts: Mapping[str, PromptText],
-    costs: Sequence[RolloutCosts],
-    budget: TimeBudget,
-) -> ProfiledDrafts | None:
-    """As `measure_drafts`; a failure leaves drafts out, as a profile does without them."""
-    try:
-        return await measure_drafts(subject, site, sampler, prompts, costs, budget)
-    except RunFailed as error:
-        budget.leave_out(f"drafts ({error})")
-        return None
-
-
 async def measure_drafts(
     subject: Subject,
     site: Site,
@@ -73,8 +57,8 @@ async def measure_drafts(
     costs: Sequence[RolloutCosts],
     budget: TimeBudget,
 ) -> ProfiledDrafts | None:
-    """The profile's section on drafts; None if there is no time, or the job wants none. The fleet's engines have ended,
-    and the first trainer holds weights. Raises RunFailed."""
+    """The profile's section on drafts; None if there is no time, the job wants none, or it fails: a profile does
+    without them. The fleet's engines have ended, and the first trainer holds weights."""
     tokens = wanted_tokens(subject)
     if not tokens:
         return None
@@ -92,6 +76,9 @@ async def measure_drafts(
         budget.tell(f"starting an engine that drafts {tokens} tokens")
         await engine.start(sampler)
         return await _rounds(engine, _parts(prompts, subject), subject, one, budget)
+    except RunFailed as error:
+        budget.leave_out(f"drafts ({error})")
+        return None
     finally:
         await engine.close()
 
@@ -180,4 +167,4 @@ class _DraftingEngine:
                     written.setdefault(names.pop(event.request_id), []).append((list(event.tokens), None))
         for prompt, responses in sorted(written.items()):
             self._store.record(prompt, epoch, self._rounds, responses)
-        return DraftCounts.of_event(dataclasses.asdict(await engine.take_drafts([])))
+        return DraftCounts.of(await engine.take_drafts([]))

@@ -30,6 +30,7 @@ from ...executor.rollout.prompts import load_prompts, load_tokenizer
 from ...executor.rollout.reward_sum import RewardSum
 from ...executor.rollout.round_runner import RoundRunner
 from ...plans.facts.model_shape import named_model
+from ...plans.facts.public_models import Architecture
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
 from ...plans.schema.levers import EngineLayout, UpdateLayout
@@ -37,15 +38,15 @@ from ...plans.yaml.errors import InputError, RunFailed
 from ..draft_schema import ProfiledDrafts
 from ..judge_schema import Judge
 from ..laws.hardware_peaks import shape_of_policy
-from ..laws.measured_fit import TrainPoint, fit_train
+from ..laws.measured_fit import MeasuredRound, TrainPoint, fit_train
 from ..laws.reward_fit import fit_executions
 from ..length_trace import LengthTrace
 from ..phase_schema import Reward, Spread, Train
 from ..profile_schema import Machine, PolicyShape
-from .measure_drafts import drafts_or_why_not, wanted_tokens
+from .measure_drafts import measure_drafts, wanted_tokens
 from .measure_judge import measure_judge
 from .measure_rollout import Decoded, RolloutCosts, measure_layout, spread
-from .measure_rounds import Effort, MeasuredRound, RoundSampler, Sampled, wide_prompts
+from .measure_rounds import Effort, RoundSampler, Sampled, wide_prompts
 from .measure_site import FIRST, Site, Subject, profiled_workers, site_of, weight_bytes
 from .measure_updates import Bench, measure_updates, step_groups
 from .measured_layouts import first_update, layout_name, layouts_to_measure, share_of_step, updates_to_measure
@@ -232,33 +233,9 @@ async def _measure(
     assert paths.data is not None, "rlplan profile has looked for it"
     prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward)
     subject = Subject(job, paths, pool_name, pool, parameter_count(paths.model))
-    model = named_model(paths.model)
-    shape, known = model.shape, model.architecture
+    known = named_model(paths.model).architecture
     architecture = None if known is None or known.guessed else known
-    try:
-        layouts = layouts_to_measure(job.search.tp, pool, shape, weight_bytes(subject))
-    except ValueError as error:
-        raise InputError(f"search.tp: {error}") from None
-    budgets = sorted(b for b in job.search.micro_batch_tokens if b >= job.rollout.longest_tokens)
-    if not budgets:
-        needed = job.rollout.longest_tokens
-        raise InputError(
-            f"search.micro_batch_tokens: none of {sorted(job.search.micro_batch_tokens)} holds the longest sequence of "
-            f"{needed} tokens, prompt and response; add one of at least {needed}"
-        )
-    first = first_update(pool, shape, architecture, job.model.dtype, budgets, job.model.head_dtype)
-    if first is None:
-        raise InputError(
-            f"no number of ranks up to the pool's {pool.accelerators_total} holds the trainer of "
-            f"{subject.parameters / 1e9:.3g} billion parameters; give the pool more nodes, or smaller "
-            "search.micro_batch_tokens"
-        )
-    longest = first.micro_batch_tokens
-    if longest < budgets[-1]:
-        budget.tell(f"micro-batches of more than {longest} tokens are left out: the trainer has no memory for them")
-        budgets = [tokens for tokens in budgets if tokens <= longest]
-    others = updates_to_measure(pool, shape, longest, architecture, job.model.dtype, job.model.head_dtype)
-    updates = [first, *(each for each in others if _sizes(each) != _sizes(first))]
+    layouts, budgets, updates = _what_is_measured(subject, architecture, budget)
     shares = {layout: share_of_step(layout, layouts, pool) for layout in layouts}
     most_samples = max(2 * job.rollout.samples_per_step, wide_prompts(job) * job.rollout.samples_per_prompt)
     # Of one engine: on GPUs a layout of fewer engines has so much less to decode.
@@ -291,21 +268,19 @@ async def _measure(
                 except RunFailed as error:
                     budget.leave_out(f"the judge ({error})")
 
-            judged = job.reward.judge is not None and not on_gpu
-            if job.reward.judge is not None and on_gpu:
+            if (judged := job.reward.judge is not None) and on_gpu:
                 budget.leave_out("the judge, which is not measured on GPUs: write its seconds under judge by hand")
-            rollout = await measure_engines(
-                subject, site, sampler, budget, layouts, len(tokenizer), beside if judged else None
-            )
+            judge = beside if judged and not on_gpu else None
+            rollout = await measure_engines(subject, site, sampler, budget, layouts, len(tokenizer), judge)
             sampled = sampler.sampled
             budget.begin(2)  # before other layouts of the trainer
-            drafts = await drafts_or_why_not(subject, site, sampler, prompts, rollout, budget)
+            drafts = await measure_drafts(subject, site, sampler, prompts, rollout, budget)
             budget.tell("reward workers")
             reward = await measure_reward(site.rewards, prompts, tokenizer, sampled, job, profiled_workers(job, pool))
             budget.begin(1)
             steps = step_groups(sampled.groups, job.rollout.prompts_per_step)
             bench = Bench(site, steps, job.model.dtype, on_gpu, budget)
-            train = await measure_updates(bench, _train(sampled.updates, first))
+            train = await measure_updates(bench, _train(sampled.updates, updates[0]))
         finally:
             budget.tell("stopping")
             await site.rewards.close()
@@ -329,6 +304,38 @@ async def _measure(
         seconds=time.perf_counter() - began,
         left_out=budget.outcome,
     )
+
+
+def _what_is_measured(
+    subject: Subject, architecture: Architecture | None, budget: TimeBudget
+) -> tuple[list[EngineLayout], list[int], list[UpdateLayout]]:
+    """Layouts of engines, token budgets of micro-batches, layouts of trainers of which the first takes turns with
+    engines. Raises InputError for a pool or a search that leaves nothing to measure."""
+    job, pool, shape = subject.job, subject.pool, named_model(subject.paths.model).shape
+    try:
+        layouts = layouts_to_measure(job.search.tp, pool, shape, weight_bytes(subject))
+    except ValueError as error:
+        raise InputError(f"search.tp: {error}") from None
+    needed = job.rollout.longest_tokens
+    budgets = sorted(tokens for tokens in job.search.micro_batch_tokens if tokens >= needed)
+    if not budgets:
+        raise InputError(
+            f"search.micro_batch_tokens: none of {sorted(job.search.micro_batch_tokens)} holds the longest sequence of "
+            f"{needed} tokens, prompt and response; add one of at least {needed}"
+        )
+    first = first_update(pool, shape, architecture, job.model.dtype, budgets, job.model.head_dtype)
+    if first is None:
+        raise InputError(
+            f"no number of ranks up to the pool's {pool.accelerators_total} holds the trainer of "
+            f"{subject.parameters / 1e9:.3g} billion parameters; give the pool more nodes, or smaller "
+            "search.micro_batch_tokens"
+        )
+    longest = first.micro_batch_tokens
+    if longest < budgets[-1]:
+        budget.tell(f"micro-batches of more than {longest} tokens are left out: the trainer has no memory for them")
+        budgets = [tokens for tokens in budgets if tokens <= longest]
+    others = updates_to_measure(pool, shape, longest, architecture, job.model.dtype, job.model.head_dtype)
+    return layouts, budgets, [first, *(each for each in others if _sizes(each) != _sizes(first))]
 
 
 def _sizes(layout: UpdateLayout) -> tuple[int, int, int, int]:

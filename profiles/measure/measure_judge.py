@@ -22,7 +22,7 @@ from ...executor.engines.engine_handle import EngineHandle
 from ...executor.processes.supervision import Supervisor
 from ...executor.rewards.charges import RewardResult
 from ...executor.rewards.judge_pool import JudgePool, judge_config
-from ...executor.trainer.samples import TrainSample
+from ...executor.trainer.samples import Groups
 from ...plans.schema.levers import RewardJudge
 from ...plans.yaml.errors import RunFailed
 from ..judge_schema import Judge, JudgeShare
@@ -52,7 +52,7 @@ async def measure_judge(
     engine: EngineHandle,
     bench: EngineBench,
     prompts: dict[str, Any],
-    groups: Sequence[Sequence[TrainSample]],
+    groups: Groups,
     tokenizers: tuple[Any, Any],
     budget: TimeBudget,
 ) -> Judge:

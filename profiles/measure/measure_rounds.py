@@ -18,13 +18,13 @@ from pathlib import Path
 
 from ...executor.configuration import update_settings
 from ...executor.rollout.round_runner import RoundOptions, RoundRunner
-from ...executor.rollout.round_samples import train_groups
-from ...executor.trainer.samples import TrainSample
+from ...executor.rollout.round_samples import RolloutSample, train_groups
+from ...executor.trainer.samples import Groups, TrainSample
 from ...plans.schema.job import Job
 from ...plans.schema.levers import EngineLayout
 from ...rounds.machines.race import RaceRound
 from ...rounds.seeds import RoundSeeds
-from ..laws.measured_fit import TrainPoint
+from ..laws.measured_fit import MeasuredRound, TrainPoint
 from ..laws.reward_fit import ScoredSample
 from ..length_trace import LengthRow
 from .measure_site import FIRST, Site
@@ -66,16 +66,6 @@ class Effort:
     """Wide ones on prompts that were drawn before."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredRound:
-    """A real plain round: its layout, what was decoded, in order of issue, under which cap, and how long it took."""
-
-    layout: EngineLayout
-    cap_tokens: int
-    lengths: dict[tuple[int, int], tuple[str, int, bool]]  # (draw, sample) -> (prompt, tokens, truncated)
-    rollout_s: float
-
-
 @dataclass
 class Sampled:
     """What all rounds gave: those of the job's shape, updates by micro-batch budget, lengths, groups to score, and what
@@ -85,7 +75,7 @@ class Sampled:
     rounds: list[MeasuredRound] = field(default_factory=list)
     updates: dict[int, list[TrainPoint]] = field(default_factory=dict)
     rows: list[LengthRow] = field(default_factory=list)
-    groups: list[list[TrainSample]] = field(default_factory=list)
+    groups: list[Sequence[TrainSample]] = field(default_factory=list)
     prompt_tokens: dict[str, int] = field(default_factory=dict)
     sync_s: dict[EngineLayout, list[float]] = field(default_factory=dict)
     reward_exposed_s: list[float] = field(default_factory=list)
@@ -233,7 +223,7 @@ class RoundSampler:
             self._next = max(further, self._next)
         self._took_s.setdefault(replace(task, again=False), []).append(time.perf_counter() - began)
 
-    async def _round(self, task: _Task, record: bool = True) -> list[list[TrainSample]]:
+    async def _round(self, task: _Task, record: bool = True) -> list[list[RolloutSample]]:
         """One plain round; its groups."""
         prompts = [self._prompts[(self._next + i) % len(self._prompts)] for i in range(task.prompts)]
         prompts = list(dict.fromkeys(prompts))  # a small data set may be shorter than a wide round
@@ -254,7 +244,7 @@ class RoundSampler:
         self.sampled.prompt_tokens |= {s.prompt_id: len(s.prompt_tokens) for group in groups for s in group}
         if not task.wide and not result.restarts:  # a round that waited for a new engine tells nothing about costs
             lengths = {
-                (key.draw, key.sample): (sample.prompt, len(sample.tokens), sample.truncated)
+                (key.draw, key.sample): (sample.prompt_id, len(sample.response_tokens), sample.truncated)
                 for key, sample in sorted(result.samples.items())
             }
             self.sampled.rounds.append(MeasuredRound(task.layout, task.cap, lengths, result.rollout_s))
@@ -262,7 +252,7 @@ class RoundSampler:
         if task.cap == self._job.rollout.max_response_tokens:
             self.sampled.scored_rollout_s += result.rollout_s
             self.sampled.scored += [
-                ScoredSample(sample.prompt, part.value, part.seconds)
+                ScoredSample(sample.prompt_id, part.value, part.seconds)
                 for _, sample in sorted(result.samples.items())
                 if sample.reward is not None and (part := sample.reward_parts.get(self._job.reward.label)) is not None
             ]
@@ -272,7 +262,7 @@ class RoundSampler:
         return groups
 
     async def _update(
-        self, layout: EngineLayout, groups: list[list[TrainSample]], into: Mapping[int, list[TrainPoint]] | None = None
+        self, layout: EngineLayout, groups: Groups, into: Mapping[int, list[TrainPoint]] | None = None
     ) -> None:
         """One update, by the micro-batch budget whose turn it is: a second one would find the caches warm."""
         self._budgets.append(self._budgets.pop(0))

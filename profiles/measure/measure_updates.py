@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...executor.configuration import update_settings
 from ...executor.memory.device_holds import trainer_name
 from ...executor.memory.free_memory import free_host_bytes
-from ...executor.trainer.samples import TrainSample
+from ...executor.trainer.samples import Groups, TrainSample
 from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
 from ...executor.trainer.trainer_config import UpdateSettings
 from ...executor.trainer.trainer_group import TrainerGroup
@@ -38,8 +38,6 @@ MUCH_SLOWER = 1.5
 
 HOST_SHARE = 0.5
 """Of free host memory, what trainers may take that have started and wait for others to be measured."""
-
-Groups = list[list[TrainSample]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,9 @@ async def timed_update(trainer: TrainerGroup, groups: Groups, settings: UpdateSe
     return seconds
 
 
-def step_groups(groups: Sequence[list[TrainSample]], prompts: int) -> list[Groups]:
+def step_groups(groups: Groups, prompts: int) -> Sequence[Groups]:
     """The groups as up to 1 + `UPDATES` steps of `prompts` different prompts each, those that come first."""
-    steps: list[Groups] = [[]]
+    steps: list[list[Sequence[TrainSample]]] = [[]]
     for group in groups:
         if len(steps[-1]) == prompts:
             steps.append([])

@@ -7,11 +7,10 @@ import pytest
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.yaml_io import load
 from rlplan.profiles.judge_schema import Judge
-from rlplan.profiles.laws.measured_fit import DecodeFit
+from rlplan.profiles.laws.measured_fit import DecodeFit, MeasuredRound
 from rlplan.profiles.length_trace import LengthTrace, read_lengths
 from rlplan.profiles.measure.measure_job import Measurements
 from rlplan.profiles.measure.measure_rollout import RolloutCosts
-from rlplan.profiles.measure.measure_rounds import MeasuredRound
 from rlplan.profiles.measure.time_budget import EngineTurns
 from rlplan.profiles.phase_schema import DecodePoint, Spread
 from rlplan.profiles.profile_schema import PolicyShape, Profile

@@ -153,10 +153,9 @@ class NumberRounds:
         for action in machine.start():
             key = action.key
             samples[key] = RolloutSample(
-                key, action.prompt, 0.0, prompt_tokens=(1, 2), logprobs=[0.0] * 3,
-                tokens=[int(version.split(":")[1]), key.draw, key.sample],
-                version_start=version, version_end=version, finished_s=3.0,
-                reward=float(key.sample == 0), reward_outcome="ok",
+                action.prompt, key.sample, (1, 2), [int(version.split(":")[1]), key.draw, key.sample], [0.0] * 3,
+                float(key.sample == 0), draw=key.draw, version_start=version, version_end=version, finished_s=3.0,
+                reward_outcome="ok",
             )  # fmt: skip
             machine.handle(Finished(key, 3, truncated=False))
             machine.handle(Scored(key, float(key.sample == 0)))

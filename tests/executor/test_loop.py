@@ -58,7 +58,7 @@ class Levers:
 
     def lever(self, name, trained=None, **attributes):
         trained = trained or (lambda: asyncio.sleep(0, []))
-        report = lambda run, result: run.event(name, samples=len(result.samples))  # noqa: E731
+        report = lambda run, moved: run.event(name, moved=moved)  # noqa: E731
         return SimpleNamespace(trained=trained, report=report, **attributes)
 
     def stream(self):
@@ -72,6 +72,7 @@ class NotedRounds(NumberRounds):
         result = await super().run(machine, layout, version)
         result.samples[SampleKey(0, 0)].reward_outcome = "policy_crash"
         result.samples[SampleKey(0, 0)].reward_detail = "it crashed"
+        result.samples[SampleKey(0, 0)].moves = 2
         return result
 
 
@@ -120,7 +121,7 @@ def test_a_step_has_its_phases_in_order_with_their_seconds(tmp_path, monkeypatch
     )  # fmt: skip
     assert one.reward_failures == {"policy_crash": 1} and one.conservation_violations == []
     told = {event["event"]: event for event in events}
-    assert [told[name]["samples"] for name in ("tail", "units", "streaming", "drafts")] == [6] * 4
+    assert [told[name]["moved"] for name in ("tail", "units", "streaming", "drafts")] == [1] * 4
     assert (told["restart"]["whom"], told["restart"]["reason"]) == ("made-up", "it died between rounds")
     unscored = {"step": 1, "outcome": "policy_crash", "samples": 1, "reason": "it crashed"}
     assert told["unscored"] | unscored == told["unscored"]

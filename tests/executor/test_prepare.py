@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlplan.executor import execute as execute_module
 from rlplan.executor import prepare as prepare_module
+from rlplan.executor import session
 from rlplan.executor.configuration import configuration, kv_bytes
 from rlplan.executor.execute import execute
 from rlplan.executor.placement.seats import DoesNotFit
@@ -145,21 +145,15 @@ class Parts:
 
     def __init__(self, monkeypatch, fails=None):
         self.log, self.fails, self.made = [], fails, {}
-        names = {
-            "processes.actors": ["start_ray"], "engines.fleet": ["Fleet"], "memory.device_holds": ["device_ledger"],
-            "memory.device_turns": ["DeviceTurns"], "placement.seat_keeper": ["SeatKeeper"],
-            "placement.live_checks": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
-            "rewards.local_scoring": ["try_functions"],
-            "rollout.round_runner": ["RoundRunner"], "run": ["TrainingRun"], "trainer.trainer_group": ["TrainerGroup"],
-            "turns": ["take_turns", "Leaving"], "groups.member_turns": ["MemberTurns"],
-            "groups.permit_actor": ["membership"],
-        }  # fmt: skip
-        for module, parts in names.items():
-            for name in parts:
-                made = getattr(self, name, None) or self.part(name)
-                monkeypatch.setattr(f"rlplan.executor.{module}.{name}", made)
+        names = (
+            "start_ray", "Fleet", "device_ledger", "DeviceTurns", "SeatKeeper", "check_shared", "load_prompts",
+            "load_tokenizer", "try_functions", "RoundRunner", "TrainingRun", "TrainerGroup", "take_turns", "Leaving",
+            "MemberTurns", "membership",
+        )  # fmt: skip
+        for name in names:
+            monkeypatch.setattr(session, name, getattr(self, name, None) or self.part(name))
         of_job = lambda *arguments, **options: self.part("rewards")(*arguments, **options)  # noqa: E731
-        monkeypatch.setattr("rlplan.executor.rollout.reward_sum.RewardSum", SimpleNamespace(of_job=of_job))
+        monkeypatch.setattr(session, "RewardSum", SimpleNamespace(of_job=of_job))
 
     def part(self, name):
         def make(*arguments, **options):
@@ -221,7 +215,7 @@ class Watcher:
 def executed(job, parts, monkeypatch, member=None, **options):
     monkeypatch.setattr(asyncio, "run", played)
     executions = prepare([job.plan("one"), job.plan("two")], job.out, False)
-    monkeypatch.setattr(execute_module, "begin_folder", lambda run, plan, resume: parts.log.append(("begin", run.name)))
+    monkeypatch.setattr(session, "begin_folder", lambda run, plan, resume: parts.log.append(("begin", run.name)))
     return execute(executions, Options(steps=7, **options), Watcher(parts.log), member)
 
 

@@ -101,8 +101,8 @@ class QueueRounds(NumberRounds):
             if isinstance(action, Issue):
                 tokens = 12 if zlib.crc32(f"{version} {action.prompt} {key.draw}".encode()) % 3 == 0 else 4
                 samples[key] = RolloutSample(
-                    key, action.prompt, 0.0, prompt_tokens=(1, 2), logprobs=[0.0] * tokens, tokens=[number] * tokens,
-                    version_start=version, version_end=version, finished_s=3.0, reward=1.0, reward_outcome="ok",
+                    action.prompt, key.sample, (1, 2), [number] * tokens, [0.0] * tokens, 1.0, draw=key.draw,
+                    version_start=version, version_end=version, finished_s=3.0, reward_outcome="ok",
                 )  # fmt: skip
                 todo += machine.handle(Finished(key, min(tokens, action.max_tokens), tokens > action.max_tokens))
             elif isinstance(action, Score):

@@ -72,9 +72,9 @@ class OwnLogprobs(NumberRounds):
         number = int(version.split(":")[1]) + 1
         for sample in result.samples.values():
             dice = torch.Generator().manual_seed(1000 * number + 10 * sample.key.draw + sample.key.sample)
-            sample.tokens = torch.randint(VOCABULARY, (6,), generator=dice).tolist()
+            sample.response_tokens = torch.randint(VOCABULARY, (6,), generator=dice).numpy()
             with torch.no_grad():
-                row = packed_row([(list(sample.prompt_tokens), sample.tokens)], torch.device("cpu"))
+                row = packed_row([(sample.prompt_tokens, sample.response_tokens)], torch.device("cpu"))
                 logprobs = packed_logprobs(self._trainer._model, self._trainer._gradients._head, row).logprobs.tolist()
             sample.logprobs = self.change(number, logprobs)
         return result

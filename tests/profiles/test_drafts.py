@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rlplan.profiles.draft_schema import DraftLaw, geometric
 from rlplan.profiles.laws.draft_counts import BatchCounts, DraftCounts, fit_drafts, overheads, summed
+from rlplan.traces.trace_events import Drafts, as_type
 
 from .counted import base_s, counts_of
 
@@ -119,11 +120,10 @@ def test_rounds_add_up_in_any_order():
     assert base_s(1) == pytest.approx(sums[0].batches[1].plain_s)
 
 
-def test_an_event_of_a_trace_is_read_and_a_damaged_one_refused():
+def test_counts_are_those_of_a_traces_event():
     steps = {"plain_s": 0.01, "drafted_s": 0.012, "emitted": 1.5, "sequence_steps": 90, "drafted_steps": 80,
              "drafted": 70, "accepted": 40}  # fmt: skip
-    event = {"sequence_steps": 90, "drafted_at": [50, 20], "accepted_at": [30, 10], "batches": {"3": steps}}
-    assert DraftCounts.of_event(event).batches[3] == BatchCounts(0.01, 0.012, 90, 80, 70, 40)
-    for damage in ({"batches": None}, {"accepted_at": [30]}, {"drafted_at": "x"}, {"sequence_steps": None}):
-        with pytest.raises(ValueError, match=r"drafts|invalid literal"):
-            DraftCounts.of_event({**event, **damage})
+    counts = dict.fromkeys(("step", "epoch", "steps", "index_bytes", "history_bytes"), 1)
+    event = {"sequence_steps": 90, "drafted_at": [50, 20], "accepted_at": [30, 10], "by_source": {}}
+    told = as_type({**counts, **event, "batches": {"3": steps}}, Drafts)
+    assert DraftCounts.of(told) == DraftCounts(90, (50, 20), (30, 10), {3: BatchCounts(0.01, 0.012, 90, 80, 70, 40)})

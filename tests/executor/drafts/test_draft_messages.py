@@ -1,9 +1,8 @@
-"""What engines tell of drafts, as plain data and summed up."""
+"""What engines tell of drafts, summed up."""
 
 import numpy as np
-import pytest
 
-from rlplan.executor.drafts.draft_messages import BatchSteps, DraftReport, PromptHistory, summed
+from rlplan.executor.drafts.draft_messages import BatchSteps, DraftReport, summed
 
 ONE = DraftReport(
     3, 7, [4, 2], [3, 1], {"earlier": 3, "own": 1}, {1: BatchSteps(1.0, 2.0, 3.0, 4, 5.0, 6, 7, 8, 9)}, 100,
@@ -13,15 +12,6 @@ OTHER = DraftReport(
     1, 2, [5, 5, 5], [], {"own": 2}, {1: BatchSteps(0.0, 4.0, 0.0, 5, 1.0, 1, 1, 1, 1), 3: BatchSteps(verified=2)}, 10,
     {"b": np.array([], np.int32)},
 )  # fmt: skip
-
-
-def plain(report):
-    return (*report.packed()[:-1], {name: text.tolist() for name, text in report.unfinished.items()})
-
-
-@pytest.mark.parametrize("report", [ONE, OTHER, DraftReport()])
-def test_a_report_comes_out_as_it_was_packed(report):
-    assert plain(DraftReport.unpacked(report.packed())) == plain(report)
 
 
 def test_reports_of_several_engines_are_summed_up():
@@ -40,10 +30,3 @@ def test_batches_belong_to_classes_of_powers_of_two():
     for running in (1, 2, 3, 4, 7, 8):
         report.batch(running).drafted += 1
     assert {size: steps.drafted for size, steps in report.batches.items()} == {1: 1, 3: 2, 7: 2, 15: 1}
-
-
-def test_a_history_comes_out_as_it_was_packed():
-    history = PromptHistory("p", [np.array([1, 2], np.int32), np.array([], np.int32)], [1.0, 0.5], 1)
-    read = PromptHistory.unpacked(history.packed())
-    assert (read.prompt, [text.tolist() for text in read.responses]) == ("p", [[1, 2], []])
-    assert (read.weights, read.ahead) == ([1.0, 0.5], 1)

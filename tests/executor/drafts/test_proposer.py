@@ -1,6 +1,7 @@
 """Drafts in a vLLM worker whose model runner is a fake: it writes texts that are given to it, and verifies drafts."""
 
 import itertools
+import pickle
 import random
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlplan.executor.drafts import proposer as proposers
-from rlplan.executor.drafts.draft_messages import PROMPT, PROMPT_TOKENS, REQUEST, DraftReport, PromptHistory
+from rlplan.executor.drafts.draft_messages import PROMPT, PROMPT_TOKENS, REQUEST, PromptHistory
 from rlplan.executor.drafts.proposer import HistoryProposer
 from rlplan.executor.engines.engine_worker import DraftRank
 from rlplan.executor.engines.runner_patches import DrawnVerification
@@ -204,16 +205,16 @@ def rank_of(number):
 
 
 def test_the_first_rank_drafts_for_all_ranks_of_an_engine():
-    packed = PromptHistory("p", [np.array(TEXT, np.int32)], [0.5], 1).packed()
+    history = PromptHistory("p", [np.array(TEXT, np.int32)], [0.5], 1)
     for number in (0, 1):
         rank = rank_of(number)
         rank.begin_drafts(MOST, 8)
-        rank.remember([packed])
+        rank.remember([pickle.dumps(history)])
         known = rank.model_runner.drafter._histories
         assert (rank.model_runner.drafter._tokens, list(known)) == ((MOST, ["p"]) if number == 0 else (0, []))
         if number == 0:
-            assert known["p"].packed() == packed
-            assert DraftReport.unpacked(rank.take_drafts(["x"])).drafted_at == [0] * MOST
+            assert known["p"].responses[0].tolist() == TEXT and known["p"][2:] == history[2:]
+            assert pickle.loads(rank.take_drafts(["x"])).drafted_at == [0] * MOST
         else:
             assert rank.take_drafts(["x"]) is None
     with pytest.raises(RuntimeError, match="drawing with seeds"):

@@ -36,7 +36,7 @@ def test_a_balanced_round_has_the_samples_of_one_by_count(fleet, loop, tiny_mode
             result = await runner(fleet).run(machine, LAYOUT, version, give, version, how, levers)
             assert len(machine.outcome().trained) == len(PROMPTS)
             assert all(s.version_start == s.version_end == version for s in result.samples.values())
-            assert all(len(s.tokens) == len(s.logprobs) for s in result.samples.values())
+            assert all(len(s.response_tokens) == len(s.logprobs) for s in result.samples.values())
             return result
 
         by_count = await run("count", None)
@@ -44,7 +44,7 @@ def test_a_balanced_round_has_the_samples_of_one_by_count(fleet, loop, tiny_mode
         wrong = {prompt: Expected(1.0 + 150.0 * (n % 2), 1.0 + 150.0 * (n % 2)) for n, prompt in enumerate(PROMPTS)}
         for number, recorded in enumerate((Recorded({}), Recorded(wrong))):
             balanced = await run(f"balance{number}", Balance(SPEC, recorded))
-            tokens = {key: sample.tokens for key, sample in balanced.samples.items()}
-            assert tokens == {key: sample.tokens for key, sample in by_count.samples.items()}
+            tokens = {key: sample.response_tokens.tolist() for key, sample in balanced.samples.items()}
+            assert tokens == {key: sample.response_tokens.tolist() for key, sample in by_count.samples.items()}
 
     loop.run_until_complete(body())

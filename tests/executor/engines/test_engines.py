@@ -262,7 +262,7 @@ def test_a_race_round_on_real_engines_trains_its_groups_and_conserves_everything
     for group in outcome.trained:
         for key, tokens in zip(group.keys, group.tokens, strict=True):
             sample = result.samples[key]
-            assert len(sample.tokens) == len(sample.logprobs) == tokens
+            assert len(sample.response_tokens) == len(sample.logprobs) == tokens
             assert sample.version_start == sample.version_end == f"race-{layout.tp}"
 
 
@@ -291,7 +291,7 @@ def test_engines_cache_and_place_samples_as_the_planner_says(fleet, loop, tiny_m
     times = simulate_round(
         RaceRound(list(LONG_PROMPTS), len(LONG_PROMPTS), 4, 4, max_tokens=8),
         RoundLengths(
-            lambda key, prompt: len(result.samples[key].tokens),
+            lambda key, prompt: len(result.samples[key].response_tokens),
             lambda prompt: len(LONG_PROMPTS[prompt].tokens),
             lambda key, prompt: 0.0,
             8,
@@ -330,7 +330,7 @@ def test_exact_rounds_on_real_engines_split_draws_at_the_cutoff(fleet, loop, tin
     result = run_round(fleet, loop, tiny_model, short, EngineLayout(1, 2), "exact-short")
     outcome = short.outcome()
     assert all(max(group.tokens) <= 12 for group in outcome.trained)
-    assert all(len(s.tokens) <= 12 for s in result.samples.values())
+    assert all(len(s.response_tokens) <= 12 for s in result.samples.values())
 
     long = ExactQueueRound(["p1", "p2"], 2, 2, 12, 100, copies=(2, 2), until_long=(True, True))
     run_round(fleet, loop, tiny_model, long, EngineLayout(1, 1), "exact-long")
@@ -359,8 +359,8 @@ def test_an_engine_killed_in_mid_round_loses_nothing_and_comes_back(fleet, loop,
     assert len(result.restarts) == 1 and victim.name in result.restarts[0]
     assert any(sample.key.sample >= 2 for sample in result.samples.values()), "lost samples were issued again"
     assert victim.alive and victim.facts.pid != before
-    tokens = {key: len(sample.tokens) for key, sample in result.samples.items() if sample.finished_s is not None}
-    assert set(tokens.values()) == {200}
+    ended = [sample for sample in result.samples.values() if sample.finished_s is not None]
+    assert {len(sample.response_tokens) for sample in ended} == {200}
 
 
 async def until_gone(processes, seconds=15.0):

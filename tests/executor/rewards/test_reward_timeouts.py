@@ -60,7 +60,7 @@ def test_a_hang_costs_a_solved_prompt_its_earned_deadline_only():
         actions = round_.start()
         for key in [action.key for action in actions]:
             prompt, hangs = round_.draws[key.draw].prompt, key.sample == 1
-            sample = samples[key] = RolloutSample(key, prompt, 0.0)
+            sample = samples[key] = RolloutSample(prompt, key.sample, (), draw=key.draw)
             assert round_.handle(Finished(key, 9, truncated=False)) == [Score(key)]
             deadline_s = timeouts.deadlines_s(prompt)["code"]
             right = prompt == "a" and not hangs
@@ -72,7 +72,7 @@ def test_a_hang_costs_a_solved_prompt_its_earned_deadline_only():
             }  # fmt: skip
             round_.handle(Scored(key, float(right)))
         assert round_.done
-        took.append({s.prompt: s.reward_s for s in samples.values() if s.key.sample == 1})
+        took.append({s.prompt_id: s.reward_s for s in samples.values() if s.key.sample == 1})
         timeouts.end_round(reward_executions(round_, samples))
     assert [(e.prompt, e.correct, e.timed_out) for e in reward_executions(round_, samples)["code"]] == [
         ("a", True, False), ("a", False, True), ("b", False, False), ("b", False, True),

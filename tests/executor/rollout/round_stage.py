@@ -78,7 +78,7 @@ class RoundStage(Stage):
             await left(task)
             for lever in levers:
                 if not task.cancelled() and task.exception() is None:
-                    lever.report(self.run, task.result())
+                    lever.report(self.run, task.result().moved)
 
 
 async def left(task):
@@ -93,8 +93,9 @@ def check(result, version="v"):
     ended = [sample for sample in result.samples.values() if sample.finished_s is not None]  # a lost one is drawn anew
     assert len(ended) == SAMPLES
     for sample in ended:
-        assert sample.tokens == list(range(len(sample.tokens))), "tokens are kept where a sample moves"
-        assert len(sample.tokens) == (3 + sample.key.draw if sample.key.sample == 0 else LONGEST)
+        tokens = sample.response_tokens.tolist()
+        assert tokens == list(range(len(tokens))), "tokens are kept where a sample moves"
+        assert len(tokens) == (3 + sample.key.draw if sample.key.sample == 0 else LONGEST)
         assert (sample.version_start, sample.version_end) == (version, version)
 
 

@@ -202,7 +202,10 @@ def scored_round(outcomes, number=3):
         elif isinstance(action, Score):
             outcome = outcomes.get(prompt, "ok")
             result = RewardResult(float(outcome == "ok"), 0.1, outcome, f"why {outcome}", 1, "w")
-            samples.append(RolloutSample(action.key, prompt, 0.0, reward_outcome=outcome, reward_detail=result.detail))
+            draw, sample = action.key
+            samples.append(
+                RolloutSample(prompt, sample, (), draw=draw, reward_outcome=outcome, reward_detail=result.detail)
+            )
             told.append(health.event(action.key, prompt, result))
             if isinstance(told[-1], RunFailed):
                 break

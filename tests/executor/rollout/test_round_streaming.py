@@ -9,7 +9,7 @@ import pytest
 
 from rlplan.executor.rollout.prompts import load_prompts, load_tokenizer
 from rlplan.executor.rollout.round_runner import RoundOptions, RoundRunner
-from rlplan.executor.rollout.round_streaming import GroupStream, round_streaming
+from rlplan.executor.rollout.round_streaming import RoundStreaming, round_streaming
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.schema.levers import RoundHandOver
@@ -60,8 +60,8 @@ class Streamed(RoundStage):
         runner = RoundRunner(self.fleet, self.rewards, PROMPTS, str, temperature=1.0)
         how = RoundOptions(max_num_seqs=8)
         result = await runner.run(race(), SHORT, "v", self.give, "v", how, [streaming])
-        assert await streaming.trained() == streaming.stream.taken
-        streaming.report(self.run, result)
+        assert await streaming.trained() == streaming.taken
+        streaming.report(self.run, result.moved)
         return streaming, result
 
 
@@ -77,7 +77,7 @@ async def test_engines_are_handed_over_and_groups_trained_on_their_devices(stage
     assert told["moved"] == sum(sample.moves > 0 for sample in result.samples.values()) > 0
     assert 6.0 <= told["begun_s"] < 7.0, "once half of the samples had ended"
     taken = [prompt for prompts, _, _ in stage.trainer.took for prompt in prompts]
-    assert streaming.stream.taken == [int(prompt[1:]) for prompt in taken] and told["groups"] == len(taken)
+    assert streaming.taken == [int(prompt[1:]) for prompt in taken] and told["groups"] == len(taken)
     assert [first for _, _, first in stage.trainer.took] == [True] + [False] * (len(stage.trainer.took) - 1)
     assert told["portions"][0][1] - told["portions"][0][0] == 1.0
 
@@ -86,7 +86,7 @@ async def test_engines_are_handed_over_and_groups_trained_on_their_devices(stage
 async def test_a_trainer_with_devices_of_its_own_trains_from_the_start(stage):
     streaming, result = await stage.streamed(places=("own 0",))
     check(result)
-    assert streaming.stream.replicas == (0,) and streaming.freed == () and streaming.stream.begun_s == 0.0
+    assert streaming.replicas == (0,) and streaming.freed == () and streaming.begun_s == 0.0
     assert await stage.streamed(HandOver(RoundHandOver(engines=1, at_finished=0.5), SAMPLES, 2), places=("GPU 0",)) == (
         None,
         None,
@@ -108,11 +108,11 @@ async def test_a_training_fault_ends_the_round_but_a_death_waits(stage, fails):
 def test_a_stream_that_is_abandoned_trains_nothing_more():
     async def body():
         trainer, prepared = Adds(), []
-        stream = GroupStream(trainer, UPDATE, (0, 2), lambda: asyncio.sleep(0, prepared.append(now_s())))
+        stream = RoundStreaming(trainer, UPDATE, (0, 2), lambda: asyncio.sleep(0, prepared.append(now_s())))
         group = [SimpleNamespace(tokens=100, prompt_id="p0")] * 2
         stream.offer(0, group)
-        stream.begin()
-        stream.begin()
+        stream.start()
+        stream.start()
         await until(lambda: trainer.took)
         stream.offer(1, group)
         await asyncio.sleep(0.5)

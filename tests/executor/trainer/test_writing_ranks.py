@@ -138,8 +138,8 @@ class EvenRounds:
             assert isinstance(action, Issue)
             key = action.key
             samples[key] = RolloutSample(
-                key, action.prompt, 0.0, prompt_tokens=(3, 4), tokens=[5 + key.sample] * 6, logprobs=[-4.0] * 6,
-                version_start=version, version_end=version, finished_s=0.1, reward=float(key.sample == 0),
+                action.prompt, key.sample, (3, 4), [5 + key.sample] * 6, [-4.0] * 6, float(key.sample == 0),
+                draw=key.draw, version_start=version, version_end=version, finished_s=0.1,
             )  # fmt: skip
             round_.handle(Finished(key, 6, truncated=False))
             round_.handle(Scored(key, float(key.sample == 0)))

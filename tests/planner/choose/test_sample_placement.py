@@ -8,13 +8,14 @@ import yaml
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.round_costs import round_costs
 from rlplan.planner.search_inputs import prepare
-from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
+from rlplan.planner.simulate.calibrate import check_rounds, simulated_s
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.plans.phrases.sentences import levers_of
 from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
+from rlplan.profiles.laws.measured_fit import MeasuredRound
 from rlplan.profiles.length_trace import LengthTrace
 from rlplan.rounds.balancing.placement import BLOCK_TOKENS
 
@@ -78,7 +79,7 @@ def test_hits_of_the_profiles_real_rounds_are_not_taken_for_quick_steps() -> Non
         lengths = {
             (d, s): (f"p{d}", 1 + (37 * d + 11 * s + 5 * nth) % 90, False) for d in range(size) for s in range(8)
         }
-        asked = RealRound(EngineLayout(1, 2), 90, lengths, 0.0)
+        asked = MeasuredRound(EngineLayout(1, 2), 90, lengths, 0.0)
         seconds = simulated_s(asked, decode_cost(bare, bare.rollout[0]), bare, prompt_tokens)
         real.append(dataclasses.replace(asked, rollout_s=seconds))
     [found] = check_rounds(bare, real, prompt_tokens)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from rlplan.planner.costs.decode_costs import decode_cost
-from rlplan.planner.simulate.calibrate import RealRound, check_rounds, simulated_s
+from rlplan.planner.simulate.calibrate import check_rounds, simulated_s
 from rlplan.plans.schema.levers import EngineLayout
+from rlplan.profiles.laws.measured_fit import MeasuredRound
 
 from ..conftest import small_profile
 
@@ -24,8 +25,8 @@ def rounds(seconds):
         lengths = {
             (d, s): (f"p{d:02d}", int(drawn[d, s]), bool(drawn[d, s] == cap)) for d in range(size) for s in range(4)
         }
-        simulated = simulated_s(RealRound(EngineLayout(1, 2), cap, lengths, 0.0), decode, PROFILE, PROMPTS)
-        found.append(RealRound(EngineLayout(1, 2), cap, lengths, seconds(4 * size, simulated)))
+        simulated = simulated_s(MeasuredRound(EngineLayout(1, 2), cap, lengths, 0.0), decode, PROFILE, PROMPTS)
+        found.append(MeasuredRound(EngineLayout(1, 2), cap, lengths, seconds(4 * size, simulated)))
     return found
 
 

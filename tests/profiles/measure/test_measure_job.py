@@ -72,7 +72,7 @@ def measured(monkeypatch, tmp_path, of=None, judge=False, judge_fails=False, mod
         "named_model": lambda path: NamedModel(None, architecture_of(model)), "start_ray": lambda: True,
             "site_of": site_of,
         "RoundRunner": lambda *how, **more: "runner", "RoundSampler": sampler, "measure_engines": engines,
-        "measure_judge": measure_judge, "drafts_or_why_not": note("drafts", "drafts"), "step_groups": lambda *how: how,
+        "measure_judge": measure_judge, "measure_drafts": note("drafts", "drafts"), "step_groups": lambda *how: how,
         "measure_reward": note("reward", "reward"), "measure_updates": note("updates", ("train",)),
         "kv_bytes_per_token": lambda path, dtype: 64,
     }  # fmt: skip

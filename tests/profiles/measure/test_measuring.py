@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +18,7 @@ from rlplan.executor.trainer.samples import TrainSample
 from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.profiles.laws.draft_counts import fit_drafts, summed
+from rlplan.profiles.laws.measured_fit import MeasuredRound
 from rlplan.profiles.laws.reward_fit import ScoredSample
 from rlplan.profiles.measure import measure_drafts
 from rlplan.profiles.measure import measure_job as engines_module
@@ -301,7 +302,7 @@ class Runner:
             if isinstance(action, Issue):
                 tokens = min(int(action.prompt[1:]) + 1, action.max_tokens)
                 samples[action.key] = RolloutSample(
-                    action.key, action.prompt, 0.0, (1, 2), tokens=[7] * tokens, logprobs=[0.0] * tokens, reward=1.0,
+                    action.prompt, action.key.sample, (1, 2), [7] * tokens, [0.0] * tokens, 1.0, draw=action.key.draw,
                     reward_parts={"function": PartScore(1.0, 0.25, "ok")},
                 )  # fmt: skip
                 pending += round_.handle(Finished(action.key, tokens, False))
@@ -602,7 +603,7 @@ def drafting(monkeypatch, minutes=15.0, kind="cpu", steps=10_000, fails=False, d
                 raise RunFailed("it died")
             asked.append((sorted(prompts), epoch))
             clock.now += 10
-            return measure_drafts.DraftCounts.of_event(asdict(counts(epoch)))
+            return measure_drafts.DraftCounts.of(counts(epoch))
 
     monkeypatch.setattr(measure_drafts, "_DraftingEngine", DraftingEngine)
     prompts = {f"k{n:02d}": PromptText(f"k{n:02d}", "", (1,), None) for n in range(14)}
@@ -612,9 +613,9 @@ def drafting(monkeypatch, minutes=15.0, kind="cpu", steps=10_000, fails=False, d
         SimpleNamespace(layout=EngineLayout(2, 1)),
         SimpleNamespace(layout=layout, start=spread([4.0]), decode=decode),
     ]
-    sampled = Sampled(rounds=[rounds_module.MeasuredRound(layout, cap, {}, s) for cap, s in ((768, 9.0), (96, 2.0))])
+    sampled = Sampled(rounds=[MeasuredRound(layout, cap, {}, s) for cap, s in ((768, 9.0), (96, 2.0))])
     site = SimpleNamespace(fleet=SimpleNamespace(engines=lambda layout: [layout]))
-    found = measure_drafts.drafts_or_why_not(
+    found = measure_drafts.measure_drafts(
         Subject(job, paths, "main", pool(2, kind=kind), 10**6),
         site,
         SimpleNamespace(sampled=sampled),
@@ -632,7 +633,7 @@ def test_prompts_are_answered_twice_until_drafts_tell_enough(monkeypatch):
     assert (started, closed) == ("started", "closed")
     assert [epoch for _, epoch in rounds] == [0, 1] * 3, "16,000 steps are enough"
     assert rounds[0][0] == rounds[1][0] and len({name for names, _ in rounds for name in names}) == 12
-    first, later = ([measure_drafts.DraftCounts.of_event(asdict(counts(epoch)))] * n for epoch, n in ((0, 2), (1, 3)))
+    first, later = ([measure_drafts.DraftCounts.of(counts(epoch))] * n for epoch, n in ((0, 2), (1, 3)))
     assert found == fit_drafts(summed(first), summed(later), lambda batch: 0.01 + 1e-4 * batch), (
         "the first knew nothing"
     )

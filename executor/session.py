@@ -1,0 +1,221 @@
+"""All parts of runs that take turns, engines, trainers and reward workers: how they are made, started and ended.
+
+Imported only when a run is to start: it imports Ray and torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from .configuration import configuration
+from .engines.engine_handle import EngineDied, EngineHandle
+from .engines.fleet import Fleet
+from .groups.member_turns import MemberTurns
+from .groups.permit_actor import membership
+from .memory.device_holds import device_ledger
+from .memory.device_turns import DeviceTurns
+from .memory.free_memory import beside_others, held_by_others, held_text
+from .placement.live_checks import check_shared
+from .placement.seat_keeper import NodeNews, SeatKeeper
+from .prepare import Execution, Options, placement_of
+from .processes.actors import start_ray
+from .processes.supervision import Patience, Supervisor, together
+from .records.execution_folder import begin_folder
+from .rewards.judge_pool import JudgePool, judge_config
+from .rewards.local_scoring import try_functions
+from .rollout.prompts import PromptText, load_prompts, load_tokenizer
+from .rollout.reward_sum import RewardSum
+from .rollout.round_runner import RoundRunner
+from .run import TrainingRun
+from .speed_check import SpeedCheck
+from .trainer.trainer_group import TrainerGroup
+from .turns import Leaving, Watcher, take_turns, tell_faults
+
+if TYPE_CHECKING:
+    from .groups.member_task import Member
+
+
+async def run_session(
+    executions: Sequence[Execution], options: Options, watcher: Watcher, member: Member | None
+) -> bool:
+    """As `execute.execute`, whose folders are locked by now."""
+    session = Session(executions, options, watcher, member)
+    try:
+        await session.start()
+        return await session.take_turns()
+    finally:
+        await session.close()
+
+
+class Session:
+    """Executions that run on the same engines and reward workers, each with a trainer of its own; made on the event
+    loop. `member`: their place in a co-execution group. Raises InputError for files that do not fit the job."""
+
+    def __init__(
+        self, executions: Sequence[Execution], options: Options, watcher: Watcher, member: Member | None
+    ) -> None:
+        self._executions, self._options, self._watcher, self._member = executions, options, watcher, member
+        first = executions[0]
+        job, paths, self._pool = first.checked.job, first.checked.paths, first.pool
+        assert paths.data is not None, "prepare has looked for it"
+        tokenizer = self._tokenizer = load_tokenizer(paths.model)
+        prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward)
+        settings = configuration([e.plan.job for e in executions], job, paths, self._pool, first.train_pool)
+        asked, judge_tokenizer = None, None
+        if settings.judge is not None:
+            judge_tokenizer = load_tokenizer(paths.judge)
+            asked = judge_config(job, paths.judge, settings.judge, self._pool, judge_tokenizer)
+        try_functions(job, paths, next(iter(prompts.values())))
+        watcher.phase("starting Ray")
+        self._own_machine = start_ray()
+
+        supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
+        placement = placement_of(executions)
+        self._seats = SeatKeeper(placement, self._pool.accelerators.kind, given=() if member is None else member.nodes)
+        self._fleet = Fleet(settings.fleet, supervisor, seats=self._seats)
+        self._judge = None if asked is None else JudgePool(asked, judge_tokenizer, supervisor, self._seats)
+        self._rewards = RewardSum.of_job(job, paths, settings.rewards, supervisor, seats=self._seats, judge=self._judge)
+        trainers = {
+            execution.name: TrainerGroup(execution.name, trainer, supervisor, self._seats, options.node_patience_s)
+            for execution, trainer in zip(executions, settings.trainers, strict=True)
+        }
+        self._plans, self._fleet_config = {e.name: e.plan for e in executions}, settings.fleet
+        self._ledger_of = partial(
+            device_ledger, settings.fleet, self._plans, self._pool,
+            None if first.train_pool is self._pool else first.train_pool,
+            placement.device_names(self._pool.accelerators.kind), shared=member is not None,
+        )  # fmt: skip
+        self._turns = DeviceTurns(self._ledger_of(), self._fleet, trainers)
+        self._in_group = contextlib.AsyncExitStack()
+        self._group_turns: MemberTurns | None = None
+        if member is not None:
+            self._group_turns = MemberTurns(member.permits, self._turns, member.engine_units(placement))
+        runner = RoundRunner(
+            self._fleet,
+            self._rewards,
+            prompts,
+            lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True)),
+            temperature=job.rollout.temperature,
+            stall_s=options.stall_s,
+        )
+        self._runs = [self._run(execution, runner, trainers[execution.name], prompts) for execution in executions]
+
+    def _run(
+        self, execution: Execution, runner: RoundRunner, trainer: TrainerGroup, prompts: Mapping[str, PromptText]
+    ) -> TrainingRun:
+        run = TrainingRun(
+            execution.name,
+            execution.plan.job,
+            execution.checked.job,
+            execution.run_dir,
+            fleet=self._fleet,
+            runner=runner,
+            trainer=trainer,
+            prompt_ids=list(prompts),
+            turns=self._turns,
+            permits=self._group_turns,
+            planned_short_share=execution.planned_short_share,
+        )
+        if self._options.history is not None:
+            run.drafts.inherit(self._options.history, prompts)
+        return run
+
+    async def start(self) -> None:
+        """Start all parts and begin the runs. Raises InputError, RunFailed."""
+        await self._reserve()
+        names = ", ".join(engine.name for engine in self._fleet.all_engines())
+        self._watcher.phase(f"starting reward workers, trainers and engines {names}")
+        began = time.monotonic()
+        if self._group_turns is not None and self._turns.bounded:  # a start needs room where other jobs are
+            await self._join_group()
+            await together(self._rewards.start(), self._group_turns.start())
+        else:
+            await together(self._rewards.start(), self._turns.start())
+        start_s = round(time.monotonic() - began, 3)
+        for execution, run in zip(self._executions, self._runs, strict=True):
+            await self._begin(execution, run, start_s)
+        for note in self._rewards.notes():
+            self._note(note, "sandbox_lacks", reason=note)
+        self._seats.tell = self._hear_node
+        if self._judge is not None:
+            self._judge.tell = self._hear_death
+        if not self._turns.bounded:
+            await self._join_group()
+
+    async def _join_group(self) -> None:
+        permits = None if self._member is None else self._member.permits
+        await self._in_group.enter_async_context(membership(permits))
+
+    async def _reserve(self) -> None:
+        """Take the nodes, and see that the runs fit beside what others hold there."""
+        self._watcher.phase("reserving devices")
+        await self._seats.open(self._own_machine)
+        # Of a group the others are there by right, and sleep in turns.
+        on_gpus = self._pool.accelerators.kind == "cuda" and self._member is None
+        if on_gpus and (held := await held_by_others(self._seats.numbered)):
+            self._turns.ledger = beside_others(self._ledger_of, self._fleet_config, self._plans, held)
+            self._watcher.note(f"{held_text(held)}; the plan fits beside them")
+        for execution in self._executions:
+            await check_shared(execution.run_dir, self._seats.nodes)
+
+    async def _begin(self, execution: Execution, run: TrainingRun, start_s: float) -> None:
+        options, home = self._options, execution.run_dir
+        begin_folder(home, execution.plan_path, options.resume)
+        process_s = round(time.time() - psutil.Process().create_time(), 3)
+        plan = _beside(execution.plan_path, home)
+        await run.start(options.resume, start_s=start_s, process_s=process_s, steps=options.steps, plan=plan)
+        if options.history is not None and (known := run.drafts.store) is not None:
+            source = _beside(options.history, home)
+            run.event("history", checkpoint=source, prompts=len(known), bytes=known.nbytes)
+        tell_faults(run, self._watcher)
+
+    def _note(self, text: str, event: str, **fields: Any) -> None:
+        """Tell who watches, and the trace of each run."""
+        self._watcher.note(text)
+        for run in self._runs:
+            run.event(event, **fields)
+
+    def _hear_node(self, news: NodeNews) -> None:
+        lost = news.event == "node_lost"
+        text = f"node {news.address}: {'lost' if lost else 'in its place, or back'}"
+        self._note(text, "node_lost" if lost else "node_back", node=news.node, address=news.address)
+
+    def _hear_death(self, death: EngineDied) -> None:
+        text = f"{death.engine.name} is being replaced: {death.reason}"
+        self._note(text, "restart", whom=death.engine.name, reason=death.reason)
+
+    async def take_turns(self) -> bool:
+        """Take the steps of all runs, as `turns.take_turns`."""
+        options, speed = self._options, None
+        profiled = {name: speeds for name, plan in self._plans.items() if (speeds := plan.predicted.speed) is not None}
+        if profiled and options.speed_check and self._member is None:  # in a group the machine is others', too
+            seeded = self._executions[0].checked.job.rollout.seed_per_sample
+            speed = SpeedCheck(self._fleet, profiled, len(self._tokenizer), seeded, options.speed_check_every)
+        judges: Sequence[EngineHandle] = () if self._judge is None else self._judge.engines
+        leaving = Leaving(self._seats, self._fleet, self._runs, judges)
+        return await take_turns(self._runs, options, self._watcher, leaving, speed)
+
+    async def close(self) -> None:
+        """End all parts; what is left of the group's devices is free then."""
+        self._watcher.phase("stopping")
+        try:
+            for run in self._runs:
+                await run.close()
+            await self._rewards.close()
+            await self._fleet.close()
+            self._seats.close()
+        finally:
+            await self._in_group.aclose()
+
+
+def _beside(path: Path, folder: Path) -> str:
+    """`path` relative to `folder`, so that a folder that is moved as a whole still finds it."""
+    return Path(os.path.relpath(path, folder)).as_posix()
