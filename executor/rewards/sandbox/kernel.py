@@ -17,7 +17,7 @@ import struct
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 CLONE_NEWNET, CLONE_NEWIPC = 0x40000000, 0x08000000
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
+PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 3, 4, 38
 CLONE_CALL = {"x86_64": 56, "aarch64": 220}
 CAPABILITY_VERSION_3 = 0x20080522
 
@@ -47,6 +47,11 @@ def gain_no_privileges() -> None:
 def hide_memory() -> None:
     """Forbid other processes of the user to trace this one and its later forks, or to read and write their memory."""
     check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
+
+
+def hides_memory() -> bool:
+    """Whether `hide_memory` was called in this process."""
+    return bool(libc.prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 0)
 
 
 def drop_capabilities() -> None:

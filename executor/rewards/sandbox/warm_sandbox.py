@@ -122,7 +122,7 @@ class WarmSandbox:
                 [os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", BOOT, *arguments],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env={}, cwd="/",
                 pass_fds=(theirs.fileno(),),
-                process_group=0,  # and no session: see scoring_process
+                process_group=0,  # and no session: see worker
             )  # fmt: skip
             theirs.close()
             told = self._next(began + START_S)
