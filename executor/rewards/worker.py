@@ -28,7 +28,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from .functions import ScorerConfig
-from .sandbox.kernel import hide_memory
+from .sandbox.kernel import hide_memory, killed_by
 from .scoring import Outcome, ScoringResult
 from .scoring_child import LENGTH
 
@@ -262,6 +262,4 @@ class RewardWorker:
 
 
 def _ended(code: int) -> str:
-    if code < 0 and -code in signal.valid_signals():
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}"
+    return killed_by(code) or f"exit code {code}"
