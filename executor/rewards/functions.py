@@ -94,11 +94,6 @@ class ReadyReward:
         """The function under the longest deadline."""
         return self.within(self.deadline_s)
 
-    @property
-    def alarm_s(self) -> float:
-        """The longest that a call may take before it is interrupted."""
-        return self.deadline_s + self.margin_s
-
 
 def resolve(config: ScorerConfig) -> ReadyReward:
     """Turn the reward section of a job into a `ReadyReward`.

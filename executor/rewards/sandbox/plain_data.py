@@ -128,7 +128,7 @@ class Reader:
         tag, *rest = written
         try:
             if tag in _BY_TAG:
-                return self._made(_BY_TAG[tag], *rest, into=into)
+                return self._made(_BY_TAG[tag], into, *rest)
             if tag in _SINGLE:
                 return _SINGLE[tag](self, *rest)
         except Unreadable:
@@ -141,7 +141,7 @@ class Reader:
         """Several values."""
         return [one if type(one) in SCALARS else self.read(one) for one in written]
 
-    def _made(self, form: Form, written: Any, into: Any) -> Any:
+    def _made(self, form: Form, into: Any, written: Any) -> Any:
         if type(written) is not list:
             raise Unreadable("not parts")
         new = form.make(written) if form.fill else None
