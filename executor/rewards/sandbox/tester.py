@@ -386,11 +386,7 @@ def _same(found: Any, wanted: Any, tolerance: Tolerance) -> bool:
 
 def _key(key: Any) -> str:
     """A key as JSON writes it."""
-    return (
-        {True: "true", False: "false", None: "null"}.get(key, str(key))
-        if isinstance(key, (bool, type(None)))
-        else str(key)
-    )
+    return json.dumps(key) if isinstance(key, (bool, type(None))) else str(key)
 
 
 _SCALARS = (type(None), bool, int, float, str)
