@@ -14,7 +14,7 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ...plans.files.prompt_rows import Prompt
 from ...plans.schema.job import Job, JobPaths, RewardSpec
@@ -74,28 +74,16 @@ def tried(job: Job, paths: JobPaths, rows: Sequence[tuple[Prompt, str]]) -> Iter
             stream.close()
 
 
-class AskedRow(Protocol):
-    """A row as a run has it."""
-
-    @property
-    def text(self) -> str:
-        """The prompt."""
-
-    @property
-    def answer(self) -> Any:
-        """The row's answer."""
-
-
-def try_functions(job: Job, paths: JobPaths, row: AskedRow) -> None:
-    """Call the job's reward functions once, with a row and its answer, before anything is started for them.
+def try_functions(job: Job, paths: JobPaths, prompt: str, answer: Any) -> None:
+    """Call the job's reward functions once, with a row's answer as the response, before anything is started for them.
 
     Raises InputError for one that cannot be called or returns no reward. One that raises or is late may do so for this
     response alone.
     """
     for part in job.reward.parts:
         if part.kind == "function":
-            response = row.answer if isinstance(row.answer, str) else ""
-            list(scored(ScorerConfig.of_part(part, paths, part.deadline_s), [(row.text, response, row.answer)]))
+            response = answer if isinstance(answer, str) else ""
+            list(scored(ScorerConfig.of_part(part, paths, part.deadline_s), [(prompt, response, answer)]))
 
 
 def _together(parts: list[tuple[RewardSpec, ScoringResult]]) -> Tried:

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def function(name):
-    return resolve(ScorerConfig("function", f"own_functions:{name}", 5.0, str(HERE))).call
+    return resolve(ScorerConfig("function", f"own_functions:{name}", 5.0, str(HERE))).within(5.0)
 
 
 CALLED = (
