@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..executor.groups.bound_driver import Proposed, ReplanInputs
     from ..executor.groups.job_process import JobEnd
     from ..executor.groups.prepare_group import PreparedGroup
-    from ..executor.placement.seats import Placement
+    from ..executor.placement.run_placement import Placement
     from ..executor.prepare import Execution, Options
     from ..plans.check.finding import Finding
 

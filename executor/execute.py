@@ -52,8 +52,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .memory.device_holds import device_ledger
     from .memory.device_turns import DeviceTurns
     from .memory.free_memory import beside_others, held_by_others, held_text
+    from .placement.actor_placer import ActorPlacer, NodeNews
     from .placement.live_checks import check_shared
-    from .placement.seat_keeper import NodeNews, SeatKeeper
     from .processes.actors import start_ray
     from .processes.supervision import Patience, Supervisor, together
     from .rewards.judge_pool import JudgePool, judge_config
@@ -82,12 +82,12 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     own_machine = start_ray()
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
     placement = placement_of(executions)
-    seats = SeatKeeper(placement, pool.accelerators.kind, given=() if member is None else member.nodes)
-    fleet = Fleet(settings.fleet, supervisor, seats=seats)
+    placer = ActorPlacer(placement, pool.accelerators.kind, given=() if member is None else member.nodes)
+    fleet = Fleet(settings.fleet, supervisor, placer=placer)
     judge = None
     if asked is not None:
-        judge = JudgePool(asked, judge_tokenizer, supervisor, seats)
-    rewards = RewardSum.of_job(job, paths, settings.rewards, supervisor, seats=seats, judge=judge)
+        judge = JudgePool(asked, judge_tokenizer, supervisor, placer)
+    rewards = RewardSum.of_job(job, paths, settings.rewards, supervisor, placer=placer, judge=judge)
     runner = RoundRunner(
         fleet,
         rewards,
@@ -97,7 +97,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         stall_s=options.stall_s,
     )
     trainers = [
-        TrainerGroup(execution.name, trainer, supervisor, seats, options.node_patience_s)
+        TrainerGroup(execution.name, trainer, supervisor, placer, options.node_patience_s)
         for execution, trainer in zip(executions, settings.trainers, strict=True)
     ]
     train_pool = None if first.train_pool is pool else first.train_pool
@@ -128,14 +128,14 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             run.drafts.inherit(options.history, prompts)
     try:
         watcher.phase("reserving devices")
-        await seats.open(own_machine)
+        await placer.open(own_machine)
         # Of a group the others are there by right, and sleep in turns.
         on_gpus = pool.accelerators.kind == "cuda" and member is None
-        if on_gpus and (held := await held_by_others(seats.numbered)):
+        if on_gpus and (held := await held_by_others(placer.numbered)):
             turns.ledger = beside_others(ledger_of, settings.fleet, plans, held)
             watcher.note(f"{held_text(held)}; the plan fits beside them")
         for execution in executions:
-            await check_shared(execution.run_dir, seats.nodes)
+            await check_shared(execution.run_dir, placer.nodes)
         names = ", ".join(engine.name for engine in fleet.all_engines())
         watcher.phase(f"starting reward workers, trainers and engines {names}")
         began = time.monotonic()
@@ -175,7 +175,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             for run in runs:
                 run.event("restart", whom=death.engine.name, reason=death.reason)
 
-        seats.tell = hear
+        placer.tell = hear
         if judge is not None:
             judge.tell = hear_death
         if not turns.bounded:
@@ -185,7 +185,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         if profiled and options.speed_check and member is None:  # in a group the machine is others', too
             speed = SpeedCheck(fleet, profiled, len(tokenizer), job.rollout.seed_per_sample, options.speed_check_every)
         return await take_turns(
-            runs, options, watcher, Leaving(seats, fleet, runs, [] if judge is None else judge.engines), speed
+            runs, options, watcher, Leaving(placer, fleet, runs, [] if judge is None else judge.engines), speed
         )
     finally:
         watcher.phase("stopping")
@@ -194,6 +194,6 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
                 await run.close()
             await rewards.close()
             await fleet.close()
-            seats.close()
+            placer.close()
         finally:
             await in_group.aclose()  # what it leaves to the others is free by now

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..placement.live_nodes import LeasedNode, NodeFacts
-from ..placement.seats import Placement
+from ..placement.run_placement import Placement
 from ..rollout.unit_change import EngineUnits
 from .permit_actor import MemberPermits
 

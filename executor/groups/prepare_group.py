@@ -25,7 +25,7 @@ from ...traces.groups.group_turns import GROUPS_COPY, TURNS
 from ...traces.groups.groups_folder import group_folders, is_one_groups
 from ...traces.run_log import TRACE, read_run
 from ...traces.trace import TraceError, read_trace
-from ..placement.seats import Room
+from ..placement.run_placement import Room
 from ..prepare import Execution, placement_of, prepare
 from ..records.execution_folder import has_checkpoint, holds_run
 

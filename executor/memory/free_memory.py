@@ -22,7 +22,7 @@ from ...rounds.device_ledger import DeviceLedger, DeviceTurn, OutOfMemory
 from ...rounds.step_order import start_of, to_decoding, to_sending, to_starting, to_training
 from ..engines.fleet import FleetConfig
 from ..placement.live_nodes import PROBE_S, LeasedNode, on_node
-from ..placement.seats import engine_name
+from ..placement.run_placement import engine_name
 from ..processes.actors import track, within
 from .device_holds import trainer_name
 

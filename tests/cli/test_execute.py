@@ -20,7 +20,7 @@ from rlplan.cli.screens import live as group_live
 from rlplan.cli.screens.live import GroupView, LiveView
 from rlplan.executor.groups.job_process import JobEnd
 from rlplan.executor.placement.live_checks import LiveCheck
-from rlplan.executor.placement.seats import Room, place
+from rlplan.executor.placement.run_placement import Room, place
 from rlplan.executor.prepare import Options
 from rlplan.plans.check.finding import Finding
 from rlplan.plans.schema.plan import load_plan

@@ -18,7 +18,7 @@ from rlplan.executor import execute as execute_module
 from rlplan.executor import prepare as prepare_module
 from rlplan.executor.configuration import configuration, kv_bytes
 from rlplan.executor.execute import execute
-from rlplan.executor.placement.seats import DoesNotFit
+from rlplan.executor.placement.run_placement import DoesNotFit
 from rlplan.executor.prepare import Options, history_of, placement_of, prepare
 from rlplan.plans.yaml.errors import InputError
 
@@ -167,7 +167,7 @@ class Parts:
         self.log, self.fails, self.made = [], fails, {}
         names = {
             "processes.actors": ["start_ray"], "engines.fleet": ["Fleet"], "memory.device_holds": ["device_ledger"],
-            "memory.device_turns": ["DeviceTurns"], "placement.seat_keeper": ["SeatKeeper"],
+            "memory.device_turns": ["DeviceTurns"], "placement.actor_placer": ["ActorPlacer"],
             "placement.live_checks": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
             "rewards.local_scoring": ["try_functions"],
             "rollout.round_runner": ["RoundRunner"], "run": ["TrainingRun"], "trainer.trainer_group": ["TrainerGroup"],
@@ -195,7 +195,7 @@ class Parts:
                 event=lambda event, **fields: self.log.append((event, fields)), checkpoints=SimpleNamespace(notes=[]),
                 drafts=SimpleNamespace(inherit=lambda path, ids: self.log.append(("inherit", path)), store=None),
             )  # fmt: skip
-            part.close = (lambda: self.log.append(f"{name}.close")) if name == "SeatKeeper" else lambda: does("close")
+            part.close = (lambda: self.log.append(f"{name}.close")) if name == "ActorPlacer" else lambda: does("close")
             self.made[name] = part
             return part
 
@@ -227,8 +227,8 @@ class Parts:
 
     async def take_turns(self, runs, options, watcher, drain, speed):
         self.log.append(("turns", options.steps))
-        self.made["SeatKeeper"].tell(SimpleNamespace(event="node_lost", node=1, address="10.0.0.1"))
-        self.made["SeatKeeper"].tell(SimpleNamespace(event="node_back", node=1, address="10.0.0.2"))
+        self.made["ActorPlacer"].tell(SimpleNamespace(event="node_lost", node=1, address="10.0.0.1"))
+        self.made["ActorPlacer"].tell(SimpleNamespace(event="node_back", node=1, address="10.0.0.2"))
         return True
 
 
@@ -250,11 +250,11 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
     assert executed(job, parts, monkeypatch, history=job.folder / "step-000003", stall_s=9.0) is True
     words = [entry for entry in parts.log if isinstance(entry, str)]
     assert words == [
-        "starting Ray", "reserving devices", "SeatKeeper.open own=True",
+        "starting Ray", "reserving devices", "ActorPlacer.open own=True",
         "starting reward workers, trainers and engines Fleet-0", "rewards.start", "DeviceTurns.start",
         "TrainingRun.start", "TrainingRun.start", "note: no cgroups", "joins", "note: node 10.0.0.1: lost",
         "note: node 10.0.0.2: in its place, or back", "stopping", "TrainingRun.close", "TrainingRun.close",
-        "rewards.close", "Fleet.close", "SeatKeeper.close", "leaves",
+        "rewards.close", "Fleet.close", "ActorPlacer.close", "leaves",
     ]  # fmt: skip
     events = [entry for entry in parts.log if isinstance(entry, tuple)]
     assert events == [
@@ -264,19 +264,19 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
         *[("node_back", {"node": 1, "address": "10.0.0.2"})] * 2,
     ]  # fmt: skip
     made = parts.made
-    assert made["RoundRunner"].options == {"temperature": 1.0, "stall_s": 9.0} and made["Fleet"].options["seats"]
+    assert made["RoundRunner"].options == {"temperature": 1.0, "stall_s": 9.0} and made["Fleet"].options["placer"]
     assert made["RoundRunner"].arguments[3]([1]) == "text" and made["TrainerGroup"].arguments[0] == "two"
     assert made["TrainingRun"].options["prompt_ids"] == ["p0", "p1"] and made["TrainingRun"].options["permits"] is None
     train_pool, where = made["device_ledger"].arguments[3:5]
     assert train_pool.cores == 1 and where["trainer two"] == ["core 0 of node 1"]
-    assert made["device_ledger"].options == {"shared": False} and made["SeatKeeper"].options == {"given": ()}
+    assert made["device_ledger"].options == {"shared": False} and made["ActorPlacer"].options == {"given": ()}
 
 
 def test_a_member_of_a_group_has_its_nodes_and_turns(job, monkeypatch):
     parts = Parts(monkeypatch)
     member = SimpleNamespace(permits="permits", nodes=("n1", "n2"), engine_units=lambda placement: "units")
     assert executed(job, parts, monkeypatch, member)
-    assert parts.made["SeatKeeper"].options == {"given": ("n1", "n2")}
+    assert parts.made["ActorPlacer"].options == {"given": ("n1", "n2")}
     assert parts.made["device_ledger"].options == {"shared": True}
     group = parts.made["MemberTurns"]
     assert group.arguments[0] == "permits" and group.arguments[2] == "units"
@@ -287,5 +287,5 @@ def test_an_execution_that_fails_to_start_ends_what_was_started(job, monkeypatch
     parts = Parts(monkeypatch, fails="start")
     with pytest.raises(RuntimeError, match="start fails"):
         executed(job, parts, monkeypatch)
-    closed = ["TrainingRun.close", "TrainingRun.close", "rewards.close", "Fleet.close", "SeatKeeper.close"]
+    closed = ["TrainingRun.close", "TrainingRun.close", "rewards.close", "Fleet.close", "ActorPlacer.close"]
     assert [entry for entry in parts.log if str(entry).endswith(".close")] == closed and "leaves" not in parts.log

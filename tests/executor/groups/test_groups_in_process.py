@@ -23,7 +23,7 @@ from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED,
 from rlplan.executor.groups.prepare_group import MemberJob, PreparedGroup, seat_of
 from rlplan.executor.placement import live_nodes
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts
-from rlplan.executor.placement.seats import Room
+from rlplan.executor.placement.run_placement import Room
 from rlplan.executor.prepare import Options
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, sha256_file

@@ -17,7 +17,7 @@ from rlplan.executor.groups import member_process, prepare_group
 from rlplan.executor.groups.group_change import planned_change
 from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
 from rlplan.executor.groups.prepare_group import prepare_groups
-from rlplan.executor.placement.seats import Room, place
+from rlplan.executor.placement.run_placement import Room, place
 from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import sha256_file

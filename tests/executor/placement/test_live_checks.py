@@ -31,7 +31,7 @@ from rlplan.executor.placement.live_nodes import (
     device_resource,
     free_address,
 )
-from rlplan.executor.placement.seats import Room, place
+from rlplan.executor.placement.run_placement import Room, place
 from rlplan.executor.processes import actors
 from rlplan.executor.processes.actors import start_ray
 from rlplan.executor.processes.host import cluster_address

@@ -44,7 +44,7 @@ def site(**sizes):
 
 
 def test_no_device_has_two_holders_in_a_phase():
-    placement = site().seats.placement
+    placement = site().placer.placement
     assert not placement.double_booked()
     assert {name: len(seats) for name, seats in placement.trainers.items()} == {FIRST: 1, OTHER: 4}
     assert [placement.engines[f"rollout-tp1-{number}"].node for number in range(4)] == [0, 0, 1, 1]
