@@ -36,7 +36,7 @@ from rlplan.api.plan_points import plan_near_alone
 from rlplan.planner.groups.choose.group_program import solve_groups
 from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, Rules, slowdown_bound
 from rlplan.planner.groups.inputs.workload_jobs import Problem, problem_of
-from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, machine_seats, simulate_turns
+from rlplan.planner.groups.simulate.permit_simulator import TruePhases, placed_jobs, simulate_phases
 from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.yaml_io import dump
 from rlplan.profiles.library import library_profile
@@ -132,16 +132,16 @@ class Kept:
 def simulated(group: Group, jobs: Jobs, rules: Rules, seed: int) -> Kept:
     """A group turn by turn, with (rollout, train) seconds drawn anew from each job's spread."""
     rng = np.random.default_rng([seed, len(group.pins)])
-    seats, known = machine_seats(group, jobs, rules)
+    seats, known = placed_jobs(group, jobs, rules)
     truths = []
     for pin, truth in zip(group.pins, known, strict=True):
         pairs = np.array(jobs[pin.job].spread_at(pin.rollout) or ((1.0, 1.0),))
         means = np.array([jobs[pin.job].rollout[pin.rollout].mean_s, jobs[pin.job].train[pin.train].mean_s])
         drawn = pairs[rng.integers(len(pairs), size=4096)]
         # As many long ones as the plan expects: chance of the draws is no slowdown.
-        truths.append(TrueTurns(tuple(map(tuple, drawn / drawn.mean(axis=0) * means)), truth.tail_share))
+        truths.append(TruePhases(tuple(map(tuple, drawn / drawn.mean(axis=0) * means)), truth.tail_share))
     ends: dict[str, list[float]] = {pin.job: [] for pin in group.pins}
-    for span in simulate_turns(PermitMachine(rules.permit_rule), seats, truths, rules.interference, check=True):
+    for span in simulate_phases(PermitMachine(rules.permit_rule), seats, truths, rules.interference, check=True):
         if span.phase == "train" and span.ends_phase:
             ends[span.job].append(span.end_s)
             if min(map(len, ends.values())) > WARM_UP + ITERATIONS:

@@ -356,7 +356,7 @@ def write_replan(given: ReplanInputs, path: Path) -> Proposed:
 
     running = load_groups_plan(given.running)
     workload = input_path(running.inputs.workload, given.plan)
-    proposal = propose_replan(workload, given.running, path, given.turns, given.ahead_s, given.ended)
+    proposal = propose_replan(workload, given.running, path, given.journals, given.ahead_s, given.ended)
     dump(proposal.plan, path)
     rules = find_site_rules(given.plan)
     policy = None if rules is None else load_site_rules(rules)

@@ -47,7 +47,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     from .configuration import configuration
     from .engines.engine_handle import EngineDied
     from .engines.fleet import Fleet
-    from .groups.member_turns import MemberTurns
+    from .groups.member_phases import MemberPhases
     from .groups.permit_actor import membership
     from .memory.device_holds import device_ledger
     from .memory.device_turns import DeviceTurns
@@ -106,7 +106,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     ledger_of = partial(device_ledger, settings.fleet, plans, pool, train_pool, where, shared=member is not None)
     turns = DeviceTurns(ledger_of(), fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     in_group, permits = contextlib.AsyncExitStack(), None if member is None else member.permits
-    group_turns = None if member is None else MemberTurns(member.permits, turns, member.engine_units(placement))
+    group_journal = None if member is None else MemberPhases(member.permits, turns, member.engine_units(placement))
     runs = [
         TrainingRun(
             execution.name,
@@ -118,7 +118,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             trainer=trainer,
             prompt_ids=list(prompts),
             turns=turns,
-            permits=group_turns,
+            permits=group_journal,
             planned_short_share=execution.planned_short_share,
         )
         for execution, trainer in zip(executions, trainers, strict=True)
@@ -139,9 +139,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         names = ", ".join(engine.name for engine in fleet.all_engines())
         watcher.phase(f"starting reward workers, trainers and engines {names}")
         began = time.monotonic()
-        if group_turns is not None and turns.bounded:  # a start needs room where other jobs are
+        if group_journal is not None and turns.bounded:  # a start needs room where other jobs are
             await in_group.enter_async_context(membership(permits))
-            await together(rewards.start(), group_turns.start())
+            await together(rewards.start(), group_journal.start())
         else:
             await together(rewards.start(), turns.start())
         start_s = time.monotonic() - began

@@ -26,18 +26,18 @@ import numpy as np
 import ray
 
 import rlplan.plans
-from rlplan.executor.groups.member_state import HeldTurn
+from rlplan.executor.groups.member_state import HeldPhase
 from rlplan.executor.groups.permit_actor import NAMESPACE, GroupState, MemberPermits, ask, start_permits
 from rlplan.executor.placement.live_nodes import cluster_nodes, on_node
 from rlplan.executor.processes.actors import start_ray
 from rlplan.planner.groups.inputs.running_plan import running_state
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
-from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, machine_seats, simulate_turns
+from rlplan.planner.groups.simulate.permit_simulator import TruePhases, placed_jobs, simulate_phases
 from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.schema.workload import load_workload
-from rlplan.rounds.permits.permit_events import PHASES, Action, Consolidate, Event, Grow, Pause, Seat, Start
+from rlplan.rounds.permits.permit_events import PHASES, Action, Consolidate, Event, Grow, Pause, PlacedJob, Start
 from rlplan.rounds.permits.permit_machine import PermitMachine
-from rlplan.traces.groups.group_turns import TURNS
+from rlplan.traces.groups.group_journal import GROUP_JOURNAL
 from rlplan.traces.trace import read_trace
 
 # A clock that goes many times as fast as the wall's and that all processes of this machine read from one file.
@@ -186,14 +186,14 @@ async def all_know(time: VirtualTime, actor: str, speaker: str) -> GroupState:
 class FakeTurn:
     """A turn that runs: when it ends, and when its tail begins, as the simulator reckons it."""
 
-    def __init__(self, seat: Seat, seconds: float, tail_share: float, held: HeldTurn) -> None:
+    def __init__(self, seat: PlacedJob, seconds: float, tail_share: float, held: HeldPhase) -> None:
         self.held, self._seat, self._tail_share_s = held, seat, seconds * tail_share
-        self._units = len(seat.units[held.turn % 2])
+        self._units = len(seat.units[held.number % 2])
         self._left_s = seconds
         self._begin(held, held.begun_s, held.resident)
 
-    def _begin(self, held: HeldTurn, at_s: float, resident: bool) -> None:
-        self._left_s += 0.0 if resident else self._seat.switch_s[held.turn % 2]
+    def _begin(self, held: HeldPhase, at_s: float, resident: bool) -> None:
+        self._left_s += 0.0 if resident else self._seat.switch_s[held.number % 2]
         self._rate = len(held.units) / self._units
         self.ends_s = at_s + self._left_s / self._rate
         self.tail_s = math.inf
@@ -205,12 +205,12 @@ class FakeTurn:
         """When its job has something to say."""
         return min(self.ends_s, self.tail_s)
 
-    def move(self, held: HeldTurn) -> bool:
+    def move(self, held: HeldPhase) -> bool:
         """It has other units; returns whether it left some. Only those that are added change its pace."""
         left = len(held.units) < len(self.held.units)
         rate, now_s = len(held.units) / self._units, held.since_s
         if not held.units:
-            self._left_s = (self.ends_s - now_s) * self._rate + (self._seat.resume_s[held.turn % 2] or 0.0)
+            self._left_s = (self.ends_s - now_s) * self._rate + (self._seat.resume_s[held.number % 2] or 0.0)
             self.ends_s = self.tail_s = math.inf
         elif not self.held.units:
             self._begin(held, now_s, resident=False)
@@ -225,7 +225,7 @@ class FakeTurn:
 class FakeJob:
     """The job, as a Ray actor."""
 
-    def __init__(self, time: VirtualTime, actor: str, seat: Seat, truth: TrueTurns, until_s: float) -> None:
+    def __init__(self, time: VirtualTime, actor: str, seat: PlacedJob, truth: TruePhases, until_s: float) -> None:
         self._time, self._actor, self._seat, self._truth, self._until_s = time, actor, seat, truth, until_s
         self._permits = MemberPermits(actor, seat.job, f"fake {seat.job}")
         self._speaks = False
@@ -257,7 +257,7 @@ class FakeJob:
             await asyncio.wait([begin], timeout=0.1)
         begin.result()
         held = await self._permits.holding()
-        assert held is not None and held.turn == number, "it holds what it was given"
+        assert held is not None and held.number == number, "it holds what it was given"
         draws = self._truth.draws_s
         turn = FakeTurn(self._seat, draws[number // 2 % len(draws)][number % 2], self._truth.tail_share, held)
         self._tell(turn)
@@ -292,7 +292,7 @@ class FakeJob:
         while (held := await self._permits.holding(turn.held.since_s)) is not None:
             if held.since_s > turn.held.since_s:
                 if turn.move(held):
-                    await self._permits.cleared(held.since_s)
+                    await self._permits.released(held.since_s)
                 self._tell(turn)
 
     async def _is_due(self, turn: FakeTurn) -> bool:
@@ -357,8 +357,8 @@ class ReplayGroup(NamedTuple):
 
     key: str
     rule: str
-    seats: list[Seat]
-    truths: list[TrueTurns]
+    seats: list[PlacedJob]
+    truths: list[TruePhases]
 
 
 def groups_to_replay(plan: Path, seed: int) -> list[ReplayGroup]:
@@ -370,12 +370,12 @@ def groups_to_replay(plan: Path, seed: int) -> list[ReplayGroup]:
     assert problem.rules.interference == 0.0, "fake devices do not slow each other"
     groups = []
     for key, group in state.groups.items():
-        seats, truths = machine_seats(group, state.jobs, problem.rules)
+        seats, truths = placed_jobs(group, state.jobs, problem.rules)
         rng = np.random.default_rng(seed)
         drawn = []
         for truth in truths:
             order = rng.permutation(len(truth.draws_s))
-            drawn.append(TrueTurns(tuple(truth.draws_s[number] for number in order), truth.tail_share))
+            drawn.append(TruePhases(tuple(truth.draws_s[number] for number in order), truth.tail_share))
         groups.append(ReplayGroup(key, problem.rules.permit_rule, seats, drawn))
     return groups
 
@@ -383,7 +383,7 @@ def groups_to_replay(plan: Path, seed: int) -> list[ReplayGroup]:
 def simulated(group: ReplayGroup, until_s: float) -> list[Decided]:
     """What the simulator decides before a second."""
     machine = RecordedMachine(group.rule)
-    spans = simulate_turns(machine, group.seats, group.truths, check=True)
+    spans = simulate_phases(machine, group.seats, group.truths, check=True)
     while machine.decided == [] or machine.decided[-1].at_s < until_s:
         next(spans)
     return [decided for decided in machine.decided if decided.at_s < until_s]
@@ -409,7 +409,7 @@ async def replay_group(
     clock = VirtualTime(folder / "clock", jobs)
     clock.create()
     name = f"permits-{group.key}-{uuid.uuid4().hex}"
-    actor = start_permits(name, group.key, group.rule, group.seats, folder / TURNS, clock)
+    actor = start_permits(name, group.key, group.rule, group.seats, folder / GROUP_JOURNAL, clock)
     nodes = [node.node_id for node in cluster_nodes("rlplan_core")]
     remote: Any = ray.remote(FakeJob)
     fakes = [
@@ -438,7 +438,7 @@ async def replay_group(
                 task.cancel()
             for each in (*fakes, actor):
                 ray.kill(each)
-    wanted, found = simulated(group, until_s), journalled(folder / TURNS, until_s)
+    wanted, found = simulated(group, until_s), journalled(folder / GROUP_JOURNAL, until_s)
     identical = found == wanted
     if not identical:
         pairs = zip([*found, None], [*wanted, None], strict=False)

@@ -32,10 +32,9 @@ from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
 from .permit_actor import ask
 from .prepare_group import MemberJob
 
-# Processes of actors whose driver was killed: Ray ends them, on each node a moment later, and until then their
-# devices are not free.
+# Ray ends the actors of a driver that was killed a moment later on each node; until then their devices are not free.
 
-GONE_S = 30.0  # within which Ray and the kernel end what a killed driver left
+GONE_S = 30.0  # within which Ray and the kernel end the processes of a killed driver
 LOOK_S = 0.1
 
 
@@ -103,13 +102,13 @@ def _left(pids: list[int], deadline_s: float) -> list[int]:
 
 
 PAUSE_S = 1.0  # before a job's process is started again
-END_S = 300.0  # that a process which was asked to leave its round has to end: it may write a checkpoint
-LINE_BYTES = 2**24  # of what a job's process tells at once
+END_S = 300.0  # for a process that was asked to leave its round: it may write a checkpoint
+LINE_BYTES = 2**24  # longest line that a job's process prints
 
 
 class JobEnd(NamedTuple):
-    """How a job ended: its exit code (member_task.py), why, how often its process was started again, and whether it
-    left because a plan without it was applied."""
+    """How a job ended: its exit code (member_task.py), the reason, how often its process was started again, and whether
+    it left because a plan without it was applied."""
 
     code: int
     reason: str
@@ -126,8 +125,8 @@ class GroupWatcher(Protocol):
     def jobs(self, planned: Mapping[str, GroupMember]) -> None:
         """The jobs that run from now on, as their plan has them."""
 
-    def told(self, job: str, what: dict[str, Any]) -> None:
-        """What a job's process told (member_process.py)."""
+    def reported(self, job: str, what: dict[str, Any]) -> None:
+        """A line that a job's process printed (member_process.py)."""
 
     def note(self, text: str) -> None:
         """A line for the person who watches."""
@@ -139,12 +138,12 @@ class JobProcess:
     Args:
         job: the job.
         folder: of its run.
-        actor_name: Ray's name of the actor that gives its turns.
+        actor_name: Ray's name of the actor that gives its permits.
         permits: that actor.
         nodes: of the job's placement, in order.
         units: of its rollout on each of them.
         options: of `execute`.
-        watcher: is told what the process tells.
+        watcher: gets the lines that the process prints.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class JobProcess:
     ) -> None:
         self.job, self.name = job, job.name
         self.stop = StopRequests()
-        """What it is asked: to stop at its step's end, or at once; either way with a checkpoint."""
+        """Requests to stop at the end of its step, or at once; either way with a checkpoint."""
         self._folder, self._actor_name, self._options = folder, actor_name, options
         self._nodes = [(node.node_id, list(node.facts), node.part) for node in nodes]
         self._units = [list(each) for each in units]
@@ -169,10 +168,10 @@ class JobProcess:
         self._budget = RestartBudget(options.restarts_per_hour)
         self._killed = ""
         self.latest = ""
-        """Name of its latest process, which no other ever has."""
+        """Unique name of its latest process."""
 
     async def run(self) -> JobEnd:
-        """Run it to its end, from its last checkpoint if there is one. Raises RunFailed if the actor is gone."""
+        """Run the job to its end, from its last checkpoint if there is one. Raises RunFailed if the actor is gone."""
         restarts, resume = 0, has_checkpoint(self._folder)
         while True:
             try:
@@ -183,7 +182,7 @@ class JobProcess:
                 self.kill()
             if code not in (DONE, BAD_INPUT, STOPPED, FAILED):
                 await self._orphans_end()
-            await ask(lambda: self._permits, "leave", self.name, self.latest)
+            await ask(lambda: self._permits, "report", "leave", self.name, self.latest)
             if code in (DONE, BAD_INPUT, STOPPED):
                 return JobEnd(code, reason, restarts)
             if self.stop.at_round_end.is_set():
@@ -197,7 +196,7 @@ class JobProcess:
             resume = has_checkpoint(self._folder)
 
     async def _orphans_end(self) -> None:
-        """Wait until what its process left on the nodes is gone; before that others may not have its devices."""
+        """Wait until no actor of its last process runs on the nodes; until then other jobs may not have its devices."""
         assert self._process is not None, "it has ended"
         try:
             left = await left_by(self._process.pid)
@@ -246,9 +245,9 @@ class JobProcess:
         try:
             assert process.stdout is not None
             async for line in process.stdout:
-                told = _told(line)
-                failure = told.get("text", "") if told.get("tell") == "failed" else failure
-                self._watcher.told(self.name, told)
+                reported = _reported(line)
+                failure = reported.get("text", "") if reported.get("tell") == "failed" else failure
+                self._watcher.reported(self.name, reported)
             code = await process.wait()
         finally:
             passing.cancel()
@@ -256,7 +255,7 @@ class JobProcess:
         return code, self._killed or failure or f"{ended}; see {self._folder / 'driver.log'}"
 
     async def _pass_on(self) -> None:
-        """Pass a stop on: the round's end is waited for, then the round is left, then the process ended."""
+        """Pass requests to stop on to the process; end it if it does not stop within END_S of the second request."""
         await self.stop.at_round_end.wait()
         self._signal(signal.SIGINT)
         await self.stop.immediately.wait()
@@ -265,7 +264,7 @@ class JobProcess:
         self.kill("it did not stop")
 
     def kill(self, reason: str = "") -> None:
-        """End its process at once, if it runs; Ray ends its actors."""
+        """Kill its process, if it runs; Ray ends its actors."""
         self._killed = self._killed or reason
         self._signal(signal.SIGKILL)
 
@@ -275,10 +274,10 @@ class JobProcess:
                 self._process.send_signal(number)
 
 
-def _told(line: bytes) -> dict[str, Any]:
-    """What a line of a job's process tells; what is none of its lines is a note."""
+def _reported(line: bytes) -> dict[str, Any]:
+    """What a line of a job's process says; a line of another form is a note."""
     with contextlib.suppress(ValueError):
-        told = json.loads(line)
-        if isinstance(told, dict) and "tell" in told:
-            return told
+        reported = json.loads(line)
+        if isinstance(reported, dict) and "tell" in reported:
+            return reported
     return {"tell": "note", "text": line.decode(errors="replace").rstrip()}

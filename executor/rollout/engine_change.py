@@ -8,7 +8,7 @@ Invariants:
 - the decision is asked for what the engines hold; samples that ended meanwhile are not counted;
 - an engine that has left gets no sample of this round any more, be it that it dies and comes back;
 - new engines get samples only when they are `open`: they have the weights and their KV caches;
-- `cleared` is told once, when nothing decodes on the engines that leave;
+- `released` is called once, when nothing decodes on the engines that leave;
 - each engine sleeps, wakes and loads in the turns of its devices and of the weights, as between two rounds;
 - an engine of the tail that dies is replaced, and given weights when it is back (live_round.py);
 - when a tail's `close` returns, no further step of the change is taken: a step that had begun has ended, unless the
@@ -60,7 +60,7 @@ class EngineChange:
         staying: those that decode on.
         allowed: whether the devices have room for whoever takes those of the engines that leave, asked before the
             decision.
-        cleared: told when the engines that leave decode nothing any more.
+        released: called when the engines that leave decode nothing any more.
         new: whether those that stay take samples only after the change.
 
     Attributes:
@@ -77,7 +77,7 @@ class EngineChange:
         leaving: Sequence[int],
         staying: Sequence[int],
         allowed: Callable[[], bool],
-        cleared: Callable[[], None],
+        released: Callable[[], None],
         *,
         new: bool = False,
     ) -> None:
@@ -85,7 +85,7 @@ class EngineChange:
         self.resumed_s: float | None = None
         self._machine, self._engines, self._ledger = machine, engines, ledger
         self._leaving, self._staying = frozenset(leaving), frozenset(staying)
-        self._allowed, self._cleared = allowed, cleared
+        self._allowed, self._released = allowed, released
         self._new, self._open = new, not new
         self._asking = self._told = False
 
@@ -148,7 +148,7 @@ class EngineChange:
         """Tell it if nothing decodes any more on the engines that leave."""
         if self._machine.freed and not self._told and not any(self._ledger.has_running(e) for e in self._leaving):
             self._told = True
-            self._cleared()
+            self._released()
 
 
 GiveAll = Callable[[Sequence[EngineHandle], str], Awaitable[None]]
@@ -224,12 +224,12 @@ class TailEngines(RoundLever):
         """The round's engines of now, all but the tail's, are those that leave."""
         first = len(opened.engines) - len(self.engines)
 
-        def cleared() -> None:
+        def released() -> None:
             self._task = asyncio.create_task(self._take_over(opened), name=f"tail of {opened.version}")
 
         opened.change = self._change = EngineChange(
             self._decision, opened.engines, opened.ledger, range(first), range(first, len(opened.engines)),
-            self._taking.could, cleared, new=True,
+            self._taking.could, released, new=True,
         )  # fmt: skip
 
     async def _take_over(self, opened: OpenRound) -> None:

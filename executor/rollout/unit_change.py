@@ -10,7 +10,7 @@ Invariants:
 - the tail is reported once, and once more after a pause, in which the group may not have heard it; and only if what
   runs then fits into the KV of the engines that would decode on;
 - the round's clock stands from when a pause is clear until an engine decodes again;
-- `cleared` is told, once for each time that units were taken, when nothing decodes on them any more;
+- `released` is called once for each time that units were taken, when nothing decodes on them any more;
 - one change follows another: the round hears of a change only when nothing decodes any more on what the last one took.
 """
 
@@ -40,7 +40,7 @@ class UnitHooks(NamedTuple):
     """What hears of it: the tail is reached, taken units are clear, these engines are to come."""
 
     tail_reached: Callable[[], None]
-    cleared: Callable[[], None]
+    released: Callable[[], None]
     coming: Callable[[list[EngineHandle]], None]
 
 
@@ -82,7 +82,7 @@ class UnitChange:
         self._asking = False
         self._coming: set[int] = set()  # and cannot decode yet
         self._came: set[int] = set()  # and have no samples of the others yet
-        self.to_clear = False
+        self.to_release = False
         """Whether units were taken on which something may still decode."""
 
     @property
@@ -155,7 +155,7 @@ class UnitChange:
         if units == self._held:
             return []
         before, paused = self.out, self.paused
-        self.to_clear |= not self._held <= units
+        self.to_release |= not self._held <= units
         self._held = units
         leaving, coming = self.out - before, before - self.out
         self._coming, self._came = (self._coming | coming) - leaving, (self._came | coming) - leaving
@@ -185,16 +185,16 @@ class UnitChange:
 
     def look(self) -> None:
         """Tell it if nothing decodes any more on units that were taken."""
-        if self.to_clear and not any(self._ledger.has_running(number) for number in self.out):
-            self.to_clear = False
-            self._hooks.cleared()
+        if self.to_release and not any(self._ledger.has_running(number) for number in self.out):
+            self.to_release = False
+            self._hooks.released()
             if self.paused:
                 self._ledger.stand()
 
     def over(self, units: frozenset[int]) -> None:
         """The round is over; of the units that it held, the job holds these yet."""
         self.paused_s += self._ledger.go_on()
-        self.to_clear |= not self._held <= units
+        self.to_release |= not self._held <= units
         self._held &= units
 
 
@@ -210,7 +210,7 @@ class HeldUnits(Protocol):
         """Since which second."""
 
 
-class TurnUnits(Protocol):
+class PhaseUnits(Protocol):
     """A job's side of its group (groups/permit_actor.py)."""
 
     async def holding(self, since_s: float = -1.0) -> HeldUnits | None:
@@ -219,7 +219,7 @@ class TurnUnits(Protocol):
     async def tail(self) -> None:
         """The tail is reached. Raises RunFailed."""
 
-    async def cleared(self, since_s: float) -> None:
+    async def released(self, since_s: float) -> None:
         """Nothing decodes on what was taken until `since_s`. Raises RunFailed."""
 
 
@@ -276,7 +276,7 @@ class RoundUnits(RoundLever):
     def __init__(
         self,
         run: TurnsOf,
-        permits: TurnUnits,
+        permits: PhaseUnits,
         where: EngineUnits,
         engines: Sequence[EngineHandle],
         held: HeldUnits,
@@ -361,7 +361,7 @@ class RoundUnits(RoundLever):
             self._end_taking()
         async with self._moving:
             await self._give()
-        await self._permits.cleared(since_s)
+        await self._permits.released(since_s)
         self._clear_said.set()
 
     def _end_taking(self) -> None:
@@ -383,7 +383,7 @@ class RoundUnits(RoundLever):
         held = self._held if held is None else held
         self._change.over(frozenset(held.units))
         self.paused_s = self._change.paused_s
-        if self._change.to_clear:
+        if self._change.to_release:
             self._calls.begin(self._clear(held.since_s))
             await self._calls.settle(patience_s)
 
@@ -411,7 +411,7 @@ def _on(engines: Sequence[EngineHandle], where: EngineUnits, held: HeldUnits) ->
 
 async def round_units(
     run: TurnsOf,
-    permits: TurnUnits,
+    permits: PhaseUnits,
     where: EngineUnits,
     engines: Sequence[EngineHandle],
     turns: DeviceTurns,
@@ -425,13 +425,13 @@ async def round_units(
     return RoundUnits(run, permits, where, engines, held, turns, give_all)
 
 
-async def units_held(permits: TurnUnits, enough: Callable[[HeldUnits], bool]) -> HeldUnits | None:
+async def units_held(permits: PhaseUnits, enough: Callable[[HeldUnits], bool]) -> HeldUnits | None:
     """Wait until a rollout of which nothing runs yet holds enough units; None: its turn is gone. Raises RunFailed."""
     since_s = -1.0
     while (held := await permits.holding(since_s)) is not None:
         if enough(held):
             return held
         if not held.units and held.since_s > since_s:
-            await permits.cleared(held.since_s)
+            await permits.released(held.since_s)
         since_s = held.since_s
     return None

@@ -14,7 +14,7 @@ from pathlib import Path
 from ...plans.schema.groups_plan import GroupsPlan, MeasuredPhases, Move, load_groups_plan
 from ...plans.schema.workload import load_workload
 from ...plans.yaml.errors import InputError
-from ...traces.groups.group_turns import GroupTurns, turn_seconds
+from ...traces.groups.group_journal import GroupJournal, iteration_seconds
 from .inputs.group_model import Slowdown
 from .inputs.measured_phases import ReferencePhases, reference_phases, with_phases
 from .inputs.running_plan import running_state, solved_from
@@ -58,7 +58,7 @@ def propose_replan(
     workload_path: Path,
     running_path: Path,
     out: Path,
-    turns: Mapping[str, GroupTurns],
+    turns: Mapping[str, GroupJournal],
     ahead_s: Mapping[str, float],
     ended: Collection[str] = (),
     notify: Notify = lambda text: None,
@@ -87,7 +87,7 @@ def propose_replan(
     for key, of_group in turns.items():
         if key in running.groups:
             jobs = running.groups[key].jobs
-            phases |= reference_phases(problem, jobs, turn_seconds(of_group, jobs))
+            phases |= reference_phases(problem, jobs, iteration_seconds(of_group, jobs))
     problem = with_phases(problem, phases)
     measured = {name: each.document() for name, each in phases.items()}
     inputs = solved_from(workload_path, workload, problem, running_path, out, measured)

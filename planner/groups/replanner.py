@@ -170,8 +170,8 @@ def _partition(
 
 def _stay(old: Group, new: Group, node_types: NodeTypes, price: Mapping[str, float]) -> frozenset[str]:
     """The members that can keep their nodes, chosen so that the moves that are saved cost most."""
-    ways = {pin.job: (pin.rollout, pin.train) for pin in old.pins}
-    common = [pin.job for pin in new.pins if ways.get(pin.job) == (pin.rollout, pin.train)]
+    options = {pin.job: (pin.rollout, pin.train) for pin in old.pins}
+    common = [pin.job for pin in new.pins if options.get(pin.job) == (pin.rollout, pin.train)]
     return staying(old, new, common, node_types, price)
 
 

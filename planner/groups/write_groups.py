@@ -30,7 +30,7 @@ from ...plans.yaml.yaml_io import sha256_file
 from .choose.group_nodes import placed_in_turn, resident_bytes, solo_group
 from .choose.placers import Algorithm1, SoloD
 from .group_why import explain
-from .inputs.group_model import Group, GroupJob, GroupsState, Jobs, NodeTypes, PhaseWay, Pin, Slowdown, excess
+from .inputs.group_model import Group, GroupJob, GroupsState, Jobs, NodeTypes, PhaseOption, Pin, Slowdown, excess
 from .inputs.workload_jobs import Problem
 from .simulate.permit_simulator import pace_s, units_kept
 from .simulate.slowdowns import bounds_kept, slowdowns, units_per_hour
@@ -200,8 +200,8 @@ def _member(group: Group, pin: Pin, jobs: Jobs, slow: Slowdown, keeps: bool, pro
 
 
 def _point(job: GroupJob, pin: Pin, node_types: NodeTypes) -> MemberPoint:
-    def price(way: int) -> float:
-        return solo_group(job, node_types, (way, way)).usd_per_hour(node_types)
+    def price(option: int) -> float:
+        return solo_group(job, node_types, (option, option)).usd_per_hour(node_types)
 
     rollout, train, point = job.rollout[pin.rollout], job.train[pin.train], job.points[pin.rollout]
     return MemberPoint(
@@ -215,10 +215,10 @@ def _point(job: GroupJob, pin: Pin, node_types: NodeTypes) -> MemberPoint:
     )
 
 
-def _phase(ways: tuple[PhaseWay, ...], index: int, units: tuple[int, ...]) -> PinnedPhase:
-    way = ways[index]
+def _phase(options: tuple[PhaseOption, ...], index: int, units: tuple[int, ...]) -> PinnedPhase:
+    option = options[index]
     return PinnedPhase(
-        pool=way.pool, units=units, way=index, mean_s=way.mean_s, switch_s=way.warm_s, resume_s=way.resume_s
+        pool=option.pool, units=units, way=index, mean_s=option.mean_s, switch_s=option.warm_s, resume_s=option.resume_s
     )
 
 

@@ -28,7 +28,7 @@ from rlplan.benchmarks.rollmux.published_jobs import (
 )
 from rlplan.benchmarks.rollmux.replay import Account, Colocated, replay
 from rlplan.planner.groups.choose.placers import Algorithm1, SoloD
-from rlplan.planner.groups.inputs.group_model import GroupJob, GroupsState, NodeType, PhasesPoint, PhaseWay, Rules
+from rlplan.planner.groups.inputs.group_model import GroupJob, GroupsState, NodeType, PhaseOption, PhasesPoint, Rules
 from rlplan.planner.groups.inputs.workload_jobs import Problem
 from rlplan.plans.yaml.errors import InputError
 
@@ -200,8 +200,8 @@ def test_joint_workloads_are_never_dearer_and_keep_their_bounds() -> None:
         name: GroupJob(
             name,
             2.0,
-            tuple(PhaseWay("roll", nodes, 1, 200.0 / nodes + more, 1e11) for nodes in (1, 2)),
-            tuple(PhaseWay("train", 1, 1, 40.0, 1e11) for _ in range(2)),
+            tuple(PhaseOption("roll", nodes, 1, 200.0 / nodes + more, 1e11) for nodes in (1, 2)),
+            tuple(PhaseOption("train", 1, 1, 40.0, 1e11) for _ in range(2)),
             points=tuple(PhasesPoint(f"{nodes}+1-exact", ((0.8, 1.0), (1.2, 1.0)), 0.2, 8) for nodes in (1, 2)),
         )
         for name, more in (("a", 0.0), ("b", 5.0))

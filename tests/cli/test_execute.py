@@ -223,11 +223,11 @@ def test_a_jobs_slowdown_in_a_group_is_beside_its_bound(monkeypatch, capsys):
     view = GroupView(9)
     view.phase("starting")
     view.jobs(members)
-    view.told("a", {"tell": "note", "text": "hello"})
+    view.reported("a", {"tell": "note", "text": "hello"})
 
     def done(number):
         seconds = {"total_s": 90.0, "rollout_s": 60.0, "train_s": 30.0, "reward_mean": 0.25}
-        view.told("a", {"tell": "step", "step": number, "kind": "short", **seconds})
+        view.reported("a", {"tell": "step", "step": number, "kind": "short", **seconds})
 
     for number in (1, 2, 3):
         done(number)

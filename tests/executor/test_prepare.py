@@ -171,7 +171,7 @@ class Parts:
             "placement.live_checks": ["check_shared"], "rollout.prompts": ["load_prompts", "load_tokenizer"],
             "rewards.local_scoring": ["try_functions"],
             "rollout.round_runner": ["RoundRunner"], "run": ["TrainingRun"], "trainer.trainer_group": ["TrainerGroup"],
-            "turns": ["take_turns", "Leaving"], "groups.member_turns": ["MemberTurns"],
+            "turns": ["take_turns", "Leaving"], "groups.member_phases": ["MemberPhases"],
             "groups.permit_actor": ["membership"],
         }  # fmt: skip
         for module, parts in names.items():
@@ -278,7 +278,7 @@ def test_a_member_of_a_group_has_its_nodes_and_turns(job, monkeypatch):
     assert executed(job, parts, monkeypatch, member)
     assert parts.made["ActorPlacer"].options == {"given": ("n1", "n2")}
     assert parts.made["device_ledger"].options == {"shared": True}
-    group = parts.made["MemberTurns"]
+    group = parts.made["MemberPhases"]
     assert group.arguments[0] == "permits" and group.arguments[2] == "units"
     assert parts.made["TrainingRun"].options["permits"] is group
 

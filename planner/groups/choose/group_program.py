@@ -214,7 +214,7 @@ class RatioSearch:
         for m, a, b in group.members:
             placement = table.placements[m]
             job = jobs[placement.job]
-            fastest_s = job.rollout[placement.ways[0]].mean_s + job.train[placement.ways[1]].mean_s
+            fastest_s = job.rollout[placement.options[0]].mean_s + job.train[placement.options[1]].mean_s
             pace_s = slowdown_bound(job, rules) * job.solo_s
             busy_s = [pace_s * (placement.share[0] * (n in a) + placement.share[1] * (n in b)) for n in range(nodes)]
             members.append((self.solo[placement.job] * job.solo_s, fastest_s, busy_s))
@@ -238,7 +238,7 @@ class RatioSearch:
         """Units an hour that the job's fastest ways do more than its reference, which no group can beat."""
         job = self.search.jobs[name]
         fastest_s = min(
-            job.rollout[p.ways[0]].mean_s + job.train[p.ways[1]].mean_s for p in self.search.placements_of[name]
+            job.rollout[p.options[0]].mean_s + job.train[p.options[1]].mean_s for p in self.search.placements_of[name]
         )
         return self.solo[name] * max(0.0, job.solo_s / fastest_s - 1.0)
 

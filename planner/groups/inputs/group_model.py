@@ -82,15 +82,16 @@ def shortages(jobs: Jobs, node_types: NodeTypes, rules: Rules) -> list[Shortage]
         time = memory = 0.0
         for _, job in sorted(jobs.items()):
             pace_s = slowdown_bound(job, rules) * job.solo_s
-            for ways in (job.rollout, job.train):
-                if any(way.pool != pool for way in ways):
+            for options in (job.rollout, job.train):
+                if any(option.pool != pool for option in options):
                     continue
-                tails = [job.tail_at(n) if ways is job.rollout else 0.0 for n in range(len(ways))]
+                tails = [job.tail_at(n) if options is job.rollout else 0.0 for n in range(len(options))]
                 held_s = (
-                    _nodes_held(way, node_type, tail, rules) * way.mean_s for way, tail in zip(ways, tails, strict=True)
+                    _nodes_held(option, node_type, tail, rules) * option.mean_s
+                    for option, tail in zip(options, tails, strict=True)
                 )
                 time += min(held_s) / pace_s
-                memory += min(way.nodes * way.state_bytes for way in ways) / node_type.host_memory_bytes
+                memory += min(option.nodes * option.state_bytes for option in options) / node_type.host_memory_bytes
         for needed_for, needed in (
             ("even if every job is as slow as its slo allows", time),
             ("for the states of sleeping jobs in host memory", memory),
@@ -100,10 +101,10 @@ def shortages(jobs: Jobs, node_types: NodeTypes, rules: Rules) -> list[Shortage]
     return sorted(shorts, key=lambda s: (s.limit - s.needed, s.pool, s.needed_for))
 
 
-def _nodes_held(way: PhaseWay, node_type: NodeType, tail_share: float, rules: Rules) -> float:
+def _nodes_held(option: PhaseOption, node_type: NodeType, tail_share: float, rules: Rules) -> float:
     """Mean nodes that a phase holds while it runs: slots count as parts of a node, and units that a tail gives back
     count only until the tail begins."""
-    units = way.nodes * way.slots
+    units = option.nodes * option.slots
     kept = math.ceil(rules.tail_keep * units) if rules.tail_keep else units
     return (units - tail_share * (units - kept)) / node_type.slots
 
@@ -155,7 +156,7 @@ NodeTypes = Mapping[str, NodeType]
 
 
 @dataclass(frozen=True)
-class PhaseWay:
+class PhaseOption:
     """One way to run a phase of a job."""
 
     pool: str
@@ -198,8 +199,8 @@ class GroupJob:
     name: str
     slo: float
     """Bound on slowdown, >= 1: mean iteration seconds in the group over `solo_s`."""
-    rollout: tuple[PhaseWay, ...]
-    train: tuple[PhaseWay, ...]
+    rollout: tuple[PhaseOption, ...]
+    train: tuple[PhaseOption, ...]
     spread: Spread = ()
     cold_s: float = 0.0
     """Seconds from nothing to the first phase on nodes that hold no state of the job: the price of moving it."""
@@ -217,13 +218,13 @@ class GroupJob:
             for t in [r] if self.points else range(len(self.train)):
                 yield r, t
 
-    def spread_at(self, way: int) -> Spread:
+    def spread_at(self, option: int) -> Spread:
         """The spread of iterations by rollout way `way`."""
-        return self.points[way].spread if self.points else self.spread
+        return self.points[option].spread if self.points else self.spread
 
-    def tail_at(self, way: int) -> float:
+    def tail_at(self, option: int) -> float:
         """The tail's share of a rollout by way `way`."""
-        return self.points[way].tail_share if self.points else self.tail_share
+        return self.points[option].tail_share if self.points else self.tail_share
 
     def at_reference(self) -> GroupJob:
         """The job by its reference point only."""
@@ -243,7 +244,7 @@ class GroupJob:
         rollout, train = self.rollout[0], self.train[0]
         if rollout.pool == train.pool:
             return max(rollout.nodes, train.nodes) * node_types[rollout.pool].usd_per_hour
-        return sum(way.nodes * node_types[way.pool].usd_per_hour for way in (rollout, train))
+        return sum(option.nodes * node_types[option.pool].usd_per_hour for option in (rollout, train))
 
 
 Jobs = Mapping[str, GroupJob]
@@ -350,8 +351,8 @@ def slowdown_bound(job: GroupJob, rules: Rules) -> float:
     return job.slo - rules.margin * (job.slo - 1.0)
 
 
-def tail_freed(job: GroupJob, way: int, rules: Rules) -> float:
+def tail_freed(job: GroupJob, option: int, rules: Rules) -> float:
     """Share of a rollout's seconds by way `way` in which it needs only some of its units: its tail's, unless the units
     that it keeps are all."""
-    units = job.rollout[way].nodes * job.rollout[way].slots
-    return job.tail_at(way) if rules.tail_keep and math.ceil(rules.tail_keep * units) < units else 0.0
+    units = job.rollout[option].nodes * job.rollout[option].slots
+    return job.tail_at(option) if rules.tail_keep and math.ceil(rules.tail_keep * units) < units else 0.0

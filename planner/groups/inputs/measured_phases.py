@@ -17,10 +17,10 @@ from ....plans.yaml.canonical_form import with_values
 from ....plans.yaml.errors import InputError
 from ....plans.yaml.input_files import read_text
 from ....plans.yaml.yaml_doc import Loc
+from ....traces.groups.group_journal import load_journal
 from ....traces.groups.group_report import PHASES, switches
-from ....traces.groups.group_turns import turns_of
 from ....traces.groups.groups_folder import group_folders
-from .group_model import GroupJob, PhaseWay
+from .group_model import GroupJob, PhaseOption
 from .phase_seconds import PhaseSeconds, from_turns
 from .workload_jobs import Problem
 
@@ -70,14 +70,13 @@ def measured_switches(run: Path, plan: GroupsPlan) -> list[MeasuredSwitch]:
     """
     found = []
     for key, folder in group_folders(run).items():
-        journal = turns_of(folder)
-        turns = journal.turns
+        journal = load_journal(folder)
         if key not in plan.groups:
-            if not journal.seated:  # its jobs have moved away
+            if not journal.members:  # its jobs have moved away
                 continue
             raise InputError(f"runs a group {key}, and the plan has none; name the plan that it runs", str(run))
         for name, member in plan.groups[key].jobs.items():
-            figures = switches(folder / name, member, [turn for turn in turns if turn.job == name])
+            figures = switches(folder / name, member, [span for span in journal.spans if span.job == name])
             found += [
                 _switch(name, phase, figures[phase], member.slowdown.alone_s, member.point is None) for phase in PHASES
             ]
@@ -151,8 +150,8 @@ def reference_phases(
             continue
         slowed = 1 + problem.rules.interference if len(members) > 1 else 1.0
         factors = [
-            slowed * _factor(ways, pinned.way)
-            for ways, pinned in ((job.rollout, member.rollout), (job.train, member.train))
+            slowed * _factor(options, pinned.way)
+            for options, pinned in ((job.rollout, member.rollout), (job.train, member.train))
         ]
         on_reference = [
             (max(rollout_s / factors[0], SHORTEST_S), max(train_s / factors[1], SHORTEST_S))
@@ -187,10 +186,10 @@ def _measured(job: GroupJob, phases: ReferencePhases) -> GroupJob:
     )
 
 
-def _scaled(ways: tuple[PhaseWay, ...], factor: float) -> tuple[PhaseWay, ...]:
-    return tuple(replace(way, mean_s=way.mean_s * factor) for way in ways)
+def _scaled(options: tuple[PhaseOption, ...], factor: float) -> tuple[PhaseOption, ...]:
+    return tuple(replace(option, mean_s=option.mean_s * factor) for option in options)
 
 
-def _factor(ways: tuple[PhaseWay, ...], index: int) -> float:
+def _factor(options: tuple[PhaseOption, ...], index: int) -> float:
     """Seconds of a way over those of the reference; 1 for a way that the job has no more."""
-    return ways[index].mean_s / ways[0].mean_s if index < len(ways) else 1.0
+    return options[index].mean_s / options[0].mean_s if index < len(options) else 1.0

@@ -29,7 +29,7 @@ from ....plans.yaml.yaml_io import error_at
 from ....profiles.hardware import gpu_of
 from ....traces.run_log import PLAN_COPY, TRACE
 from ...tune.executed_run import load_executed
-from .group_model import GroupJob, Jobs, NodeType, NodeTypes, PhaseWay, Rules
+from .group_model import GroupJob, Jobs, NodeType, NodeTypes, PhaseOption, Rules
 from .job_points import alone, job_of_points, points_there
 from .phase_seconds import PhaseSeconds, Switch, from_figures, from_plan, from_run, switch_seconds, sync_seconds
 from .state_memory import HostCopies, accelerator_bytes, rollout_bytes, train_bytes
@@ -241,8 +241,8 @@ class _Job:
         return GroupJob(
             name=self.name,
             slo=self.document.slo,
-            rollout=self._ways("rollout", phases.rollout, self.seconds.rollout_s, 0.0, node_types),
-            train=self._ways("train", phases.train, self.seconds.train_s, sync, node_types),
+            rollout=self._options("rollout", phases.rollout, self.seconds.rollout_s, 0.0, node_types),
+            train=self._options("train", phases.train, self.seconds.train_s, sync, node_types),
             spread=self.seconds.spread,
             cold_s=cold if cold is not None else self._switch("cold_s").cold_s,
             tail_share=self.document.tail_share,
@@ -321,46 +321,51 @@ class _Job:
         if faults:
             raise joined(faults)
 
-    def _ways(
+    def _options(
         self, name: str, phase: Phase, seconds: float, sync_s: float, node_types: NodeTypes
-    ) -> tuple[PhaseWay, ...]:
+    ) -> tuple[PhaseOption, ...]:
         """The reference way of a phase, then its other ways."""
         warm = phase.warm_s
         if warm is None:
             switch = self._switch("phases", name, "warm_s")
             warm = switch.rollout_warm_s if name == "rollout" else switch.train_warm_s
-        ways = []
-        for index, other_way in enumerate([None, *phase.ways]):
-            where = ("phases", name) if other_way is None else ("phases", name, "ways", index - 1)
-            pool, nodes = (phase.pool, phase.nodes) if other_way is None else (other_way.pool, other_way.nodes)
-            given = phase.resident_bytes is not None or (other_way is not None and other_way.resident_bytes is not None)
-            held = self._bytes(name, phase, other_way, node_types)
-            tp = (other_way.tp if other_way else None) or phase.tp
+        options = []
+        for index, other_option in enumerate([None, *phase.ways]):
+            where = ("phases", name) if other_option is None else ("phases", name, "ways", index - 1)
+            pool, nodes = (phase.pool, phase.nodes) if other_option is None else (other_option.pool, other_option.nodes)
+            given = phase.resident_bytes is not None or (
+                other_option is not None and other_option.resident_bytes is not None
+            )
+            held = self._bytes(name, phase, other_option, node_types)
+            tp = (other_option.tp if other_option else None) or phase.tp
             taken = (
                 self.cluster.pools[pool].accelerators.per_node
-                * ((other_way.slots if other_way else None) or node_types[pool].slots)
+                * ((other_option.slots if other_option else None) or node_types[pool].slots)
                 // node_types[pool].slots
             )
             self._must_load(name, where, pool, nodes, taken, tp)
             if held >= node_types[pool].host_memory_bytes:
                 raise self._no_host_memory(name, where, pool, nodes, taken, tp, held, given)
-            slots = (other_way.slots if other_way else None) or node_types[pool].slots
-            way_s = seconds * (1.0 if other_way is None else other_way.factor) + sync_s
-            ways.append(PhaseWay(pool, nodes, slots, way_s, held, warm, phase.resume_s))
-        return tuple(ways)
+            slots = (other_option.slots if other_option else None) or node_types[pool].slots
+            option_s = seconds * (1.0 if other_option is None else other_option.factor) + sync_s
+            options.append(PhaseOption(pool, nodes, slots, option_s, held, warm, phase.resume_s))
+        return tuple(options)
 
-    def _bytes(self, name: str, phase: Phase, other_way: OtherWay | None, node_types: NodeTypes) -> float:
+    def _bytes(self, name: str, phase: Phase, other_option: OtherWay | None, node_types: NodeTypes) -> float:
         """Host bytes per node of a way."""
-        pool = other_way.pool if other_way else phase.pool
-        slots, node_slots = (other_way.slots if other_way else None) or node_types[pool].slots, node_types[pool].slots
-        given = other_way.resident_bytes if other_way else phase.resident_bytes
+        pool = other_option.pool if other_option else phase.pool
+        slots, node_slots = (
+            (other_option.slots if other_option else None) or node_types[pool].slots,
+            node_types[pool].slots,
+        )
+        given = other_option.resident_bytes if other_option else phase.resident_bytes
         if given is None and phase.resident_bytes is not None:
             return phase.resident_bytes * slots / node_slots
         if given is not None:
             return float(given)
         accelerators = self.cluster.pools[pool].accelerators.per_node * slots // node_slots
-        nodes = other_way.nodes if other_way else phase.nodes
-        tp = (other_way.tp if other_way else None) or phase.tp
+        nodes = other_option.nodes if other_option else phase.nodes
+        tp = (other_option.tp if other_option else None) or phase.tp
         return self._derived_bytes(name, accelerators, nodes, tp, self.rules.host_copies)
 
     def _derived_bytes(self, name: str, accelerators: int, nodes: int, tp: int, copies: HostCopies) -> float:

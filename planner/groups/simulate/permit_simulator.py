@@ -15,7 +15,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.compiled.compiled_permits import SeatArrays
+from ....rounds.compiled.compiled_permits import PlacedArrays
 from ....rounds.permits.permit_events import (
     PHASES,
     Arrive,
@@ -25,7 +25,7 @@ from ....rounds.permits.permit_events import (
     Grow,
     Pause,
     PhaseName,
-    Seat,
+    PlacedJob,
     Start,
     TailReached,
     Wake,
@@ -36,7 +36,7 @@ from ..inputs.group_model import Group, GroupJob, Jobs, Pin, Rules, slowdown_bou
 
 
 @dataclass(frozen=True)
-class TrueTurns:
+class TruePhases:
     """True seconds of a job's turns."""
 
     draws_s: tuple[tuple[float, float], ...]
@@ -46,7 +46,7 @@ class TrueTurns:
 
 
 @dataclass(frozen=True)
-class TurnSpan:
+class SimulatedSpan:
     """A stretch of a turn on the same units."""
 
     start_s: float
@@ -64,8 +64,8 @@ class TurnSpan:
 class _Clock:
     """The true times of one job."""
 
-    seat: Seat
-    truth: TrueTurns
+    placed: PlacedJob
+    truth: TruePhases
     done: int = 0
     phase: int = 0
     left_s: float = 0.0
@@ -81,9 +81,11 @@ class _Clock:
     def seconds(self) -> float:
         return self.truth.draws_s[self.done % len(self.truth.draws_s)][self.phase]
 
-    def span(self, now_s: float, ends_phase: bool) -> TurnSpan:
+    def span(self, now_s: float, ends_phase: bool) -> SimulatedSpan:
         """The span since the last span of the turn."""
-        span = TurnSpan(self.span_s, now_s, self.seat.job, PHASES[self.phase], self.units, self.switched, ends_phase)
+        span = SimulatedSpan(
+            self.span_s, now_s, self.placed.job, PHASES[self.phase], self.units, self.switched, ends_phase
+        )
         self.span_s, self.switched = now_s, False
         return span
 
@@ -91,7 +93,7 @@ class _Clock:
         if self.ends_s == math.inf:
             self.ends_s = now_s + self.left_s / rate
             tail_s = self.seconds() * self.truth.tail_share
-            if self.phase == 0 and self.seat.keep > 0 and 0 < tail_s < self.left_s:
+            if self.phase == 0 and self.placed.keep > 0 and 0 < tail_s < self.left_s:
                 self.tail_at_s = now_s + (self.left_s - tail_s) / rate
         elif rate != self.rate:
             self.ends_s = now_s + (self.ends_s - now_s) * self.rate / rate
@@ -99,22 +101,22 @@ class _Clock:
         self.rate = rate
 
 
-def simulate_turns(
+def simulate_phases(
     machine: PermitMachine,
-    seats: Sequence[Seat],
-    truths: Sequence[TrueTurns],
+    placed: Sequence[PlacedJob],
+    truths: Sequence[TruePhases],
     interference: float = 0.0,
     check: bool = False,
-) -> Iterator[TurnSpan]:
+) -> Iterator[SimulatedSpan]:
     """Spans of turns in the order of their ends, for ever; all jobs arrive at time 0.
 
     `check`: check the machine's invariants after each event.
     """
-    clocks = {seat.job: _Clock(seat, truth) for seat, truth in zip(seats, truths, strict=True)}
+    clocks = {placed.job: _Clock(placed, truth) for placed, truth in zip(placed, truths, strict=True)}
     for clock in clocks.values():
         clock.left_s = clock.seconds()
     now_s = 0.0
-    event: Event = Arrive(tuple(seats))
+    event: Event = Arrive(tuple(placed))
     while True:
         wake_s = math.inf
         for action in machine.handle(event, now_s):
@@ -124,15 +126,15 @@ def simulate_turns(
             clock = clocks[action.job]
             if isinstance(action, Start):
                 clock.running, clock.span_s, clock.switched = True, now_s, not action.resident
-                clock.left_s += 0.0 if action.resident else clock.seat.switch_s[clock.phase]
+                clock.left_s += 0.0 if action.resident else clock.placed.switch_s[clock.phase]
             else:
                 if now_s > clock.span_s:
                     yield clock.span(now_s, False)
                 if isinstance(action, Pause):
-                    clock.left_s = (clock.ends_s - now_s) * clock.rate + (clock.seat.resume_s[clock.phase] or 0.0)
+                    clock.left_s = (clock.ends_s - now_s) * clock.rate + (clock.placed.resume_s[clock.phase] or 0.0)
                     clock.running, clock.ends_s, clock.tail_at_s = False, math.inf, math.inf
             if isinstance(action, Start | Grow):
-                clock.share = len(action.units) / len(clock.seat.units[clock.phase])
+                clock.share = len(action.units) / len(clock.placed.units[clock.phase])
                 clock.units = action.units
             elif isinstance(action, Consolidate):
                 clock.units = action.keep
@@ -147,10 +149,10 @@ def simulate_turns(
         if wake_s < at_s:
             now_s, event = wake_s, Wake()
         elif first.tail_at_s <= first.ends_s:
-            now_s, event = at_s, TailReached(first.seat.job)
+            now_s, event = at_s, TailReached(first.placed.job)
             first.tail_at_s = math.inf
         else:
-            now_s, event = at_s, Done(first.seat.job)
+            now_s, event = at_s, Done(first.placed.job)
             yield first.span(now_s, True)
             first.running, first.ends_s, first.tail_at_s = False, math.inf, math.inf
             first.done += first.phase
@@ -158,7 +160,7 @@ def simulate_turns(
             first.left_s = first.seconds()
 
 
-# SeatArrays: a group's jobs as the input of the permit machine, and as arrays for the compiled one.
+# PlacedArrays: a group's jobs as the input of the permit machine, and as arrays for the compiled one.
 
 PACE = 0.998
 """Share of its bound that a job is paced at if durations are known: jobs then end just inside their bounds."""
@@ -202,19 +204,19 @@ def _order(name: str, pairs: int) -> NDArray[np.int64]:
     return np.random.default_rng([seed, pairs]).integers(pairs, size=DRAWS)
 
 
-def factors(job: GroupJob, way: int = 0) -> NDArray[np.float64]:
+def factors(job: GroupJob, option: int = 0) -> NDArray[np.float64]:
     """Seconds of rollout (by way `way`) and training over their means, as drawn for each iteration.
 
     Shape (draws, 2), or (1, 2) for a job without a spread.
     """
-    spread = job.spread_at(way)
+    spread = job.spread_at(option)
     if not spread:
         return np.ones((1, 2))
     return np.array(spread, float)[_order(job.name, len(spread))]
 
 
-def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = True) -> SeatArrays:
-    """Seat arrays of the compiled permit machine, with a leading axis of groups.
+def placed_arrays(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = True) -> PlacedArrays:
+    """PlacedJob arrays of the compiled permit machine, with a leading axis of groups.
 
     Jobs of a group are in the order of its pins; rows beyond them are 0.
 
@@ -223,7 +225,7 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
     most = max(len(group.pins) for group in groups)
     shape = (len(groups), most)
     at = sorted({(pin.job, pin.rollout) for group in groups for pin in group.pins})
-    drawn = {(name, way): factors(jobs[name], way) for name, way in at} if spread else {}
+    drawn = {(name, option): factors(jobs[name], option) for name, option in at} if spread else {}
     draws = max((len(pairs) for pairs in drawn.values()), default=1)
     rows: list[tuple[object, ...]] = []
     word_count = (
@@ -240,7 +242,7 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
                 (_bits(pin.rollout_units, word_count), _bits(pin.train_units, word_count)),
                 (roll.mean_s, train.mean_s),
                 (roll.warm_s, train.warm_s),
-                tuple([math.nan if way.resume_s is None else way.resume_s for way in (roll, train)]),
+                tuple([math.nan if option.resume_s is None else option.resume_s for option in (roll, train)]),
                 share * limits[pin.job],
                 units_kept(pin, rules),
                 job.tail_at(pin.rollout),
@@ -248,7 +250,7 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
             rows.append(row)
         rows += [blank] * (most - len(group.pins))
     units, expected, switch, resume, pace, keep, tail = zip(*rows, strict=True)
-    seats = SeatArrays(
+    placed = PlacedArrays(
         units=np.array(units, np.uint64).reshape(*shape, 2, word_count),
         expected_s=np.array(expected).reshape(*shape, 2),
         switch_s=np.array(switch).reshape(*shape, 2),
@@ -258,12 +260,12 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
         tail_share=np.array(tail).reshape(shape),
         draws_s=np.zeros((*shape, draws, 2)),
     )
-    seats.draws_s[:] = seats.expected_s[:, :, None, :]
+    placed.draws_s[:] = placed.expected_s[:, :, None, :]
     if draws > 1:
         for g, group in enumerate(groups):
             for j, pin in enumerate(group.pins):
-                seats.draws_s[g, j] *= drawn[pin.job, pin.rollout]
-    return seats
+                placed.draws_s[g, j] *= drawn[pin.job, pin.rollout]
+    return placed
 
 
 def _bits(units: Sequence[int], word_count: int) -> list[int]:
@@ -272,23 +274,23 @@ def _bits(units: Sequence[int], word_count: int) -> list[int]:
     return [whole >> 64 * w & 0xFFFF_FFFF_FFFF_FFFF for w in range(word_count)]
 
 
-def machine_seats(group: Group, jobs: Jobs, rules: Rules) -> tuple[list[Seat], list[TrueTurns]]:
-    """SeatArrays of the permit machine itself, and the true seconds of each job's turns for the simulator."""
-    seats, truths = [], []
+def placed_jobs(group: Group, jobs: Jobs, rules: Rules) -> tuple[list[PlacedJob], list[TruePhases]]:
+    """PlacedArrays of the permit machine itself, and the true seconds of each job's turns for the simulator."""
+    placed, truths = [], []
     for pin in group.pins:
         job = jobs[pin.job]
-        ways = job.rollout[pin.rollout], job.train[pin.train]
-        seats.append(
-            Seat(
+        options = job.rollout[pin.rollout], job.train[pin.train]
+        placed.append(
+            PlacedJob(
                 job=pin.job,
                 units=(pin.rollout_units, pin.train_units),
-                expected_s=(ways[0].mean_s, ways[1].mean_s),
-                switch_s=(ways[0].warm_s, ways[1].warm_s),
+                expected_s=(options[0].mean_s, options[1].mean_s),
+                switch_s=(options[0].warm_s, options[1].warm_s),
                 pace_s=pace_s(group, job, jobs, rules),
                 keep=units_kept(pin, rules),
-                resume_s=(ways[0].resume_s, ways[1].resume_s),
+                resume_s=(options[0].resume_s, options[1].resume_s),
             )
         )
-        drawn = factors(job, pin.rollout) * np.array([[ways[0].mean_s, ways[1].mean_s]])
-        truths.append(TrueTurns(tuple((float(a), float(b)) for a, b in drawn), job.tail_at(pin.rollout)))
-    return seats, truths
+        drawn = factors(job, pin.rollout) * np.array([[options[0].mean_s, options[1].mean_s]])
+        truths.append(TruePhases(tuple((float(a), float(b)) for a, b in drawn), job.tail_at(pin.rollout)))
+    return placed, truths

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.compiled.compiled_permits import PERMIT_RULES, SeatArrays, empty_state
+from ....rounds.compiled.compiled_permits import PERMIT_RULES, PlacedArrays, empty_state
 from ....rounds.compiled.permit_kernel import BROKEN, KEPT, completions, long_run_many
 from ..inputs.group_model import Group, Jobs, NodeTypes, Rules, Slowdown, slowdown_bound, tail_freed
-from .permit_simulator import factors, seats_of, spreads
+from .permit_simulator import factors, placed_arrays, spreads
 
 _ROWS = 1200
 """Iterations of the slowest job after which a group that finds no period is averaged: of random groups under
@@ -64,7 +64,7 @@ def is_solo_reference(group: Group) -> bool:
     return len(group.pins) == 1 and group.pins[0].rollout == group.pins[0].train == 0
 
 
-def long_run_seconds(seats: SeatArrays, counts: NDArray[np.int64], rules: Rules, verdict: bool) -> Real:
+def long_run_seconds(placed: PlacedArrays, counts: NDArray[np.int64], rules: Rules, verdict: bool) -> Real:
     """Mean seconds of an iteration of each job, (groups, jobs), of groups whose durations are known.
 
     Args:
@@ -72,12 +72,12 @@ def long_run_seconds(seats: SeatArrays, counts: NDArray[np.int64], rules: Rules,
         counts: (groups,) jobs of each group.
         verdict: end multi_rate groups as soon as it is clear whether all keep their pace: BROKEN or KEPT instead.
     """
-    most = seats.pace_s.shape[1]
-    out = np.zeros(seats.pace_s.shape)
+    most = placed.pace_s.shape[1]
+    out = np.zeros(placed.pace_s.shape)
     rows = _ROWS_OF_A_VERDICT if verdict else _ROWS
     log, times = np.zeros((rows, most, 4)), np.zeros(rows)
-    state, rule = empty_state(most, seats.units.shape[-1]), PERMIT_RULES[rules.permit_rule]
-    long_run_many(seats, state, counts, log, times, rule, rules.interference, verdict, out)
+    state, rule = empty_state(most, placed.units.shape[-1]), PERMIT_RULES[rules.permit_rule]
+    long_run_many(placed, state, counts, log, times, rule, rules.interference, verdict, out)
     return out
 
 
@@ -87,13 +87,13 @@ def stretch_slowdowns(group: Group, jobs: Jobs, rules: Rules, stretches: int) ->
     Over a stretch they compare with the job's mean solo seconds, its own long draws included, since that is what its
     owner sees. Over all they compare with the solo seconds of the same iterations: a long draw is no slowdown.
     """
-    seats = seats_of([group], jobs, rules)
+    placed = placed_arrays([group], jobs, rules)
     n, limit = len(group.pins), _WARM_UP + rules.stretch * stretches
-    seats = SeatArrays(*(field[0] for field in seats))
+    placed = PlacedArrays(*(field[0] for field in placed))
     ends = np.zeros((n, 8 * limit))  # a fast job's later iterations are not looked at
     counts = np.zeros(n, np.int64)
-    state, rule = empty_state(n, seats.units.shape[-1]), PERMIT_RULES[rules.permit_rule]
-    completions(seats, state, rule, rules.interference, limit, ends, counts)
+    state, rule = empty_state(n, placed.units.shape[-1]), PERMIT_RULES[rules.permit_rule]
+    completions(placed, state, rule, rules.interference, limit, ends, counts)
     by_stretch, means = [], []
     for pin, row, count in zip(group.pins, ends, counts, strict=True):
         job = jobs[pin.job]
@@ -115,7 +115,7 @@ def slowdowns(group: Group, jobs: Jobs, rules: Rules) -> dict[str, Slowdown]:
             p50, p95 = np.quantile(of_stretches, [0.5, 0.95])
             by_job[pin.job] = Slowdown(mean, float(p50), float(p95))
         return by_job
-    means = long_run_seconds(seats_of([group], jobs, rules), np.array([len(group.pins)]), rules, False)[0]
+    means = long_run_seconds(placed_arrays([group], jobs, rules), np.array([len(group.pins)]), rules, False)[0]
     exact = [float(mean) / jobs[pin.job].solo_s for pin, mean in zip(group.pins, means, strict=False)]
     return {pin.job: Slowdown(f, f, f) for pin, f in zip(group.pins, exact, strict=True)}
 
@@ -142,7 +142,7 @@ def feasible_many(groups: Sequence[Group], jobs: Jobs, rules: Rules) -> list[boo
         return verdicts
     plain = [groups[g] for g in open_]
     counts = np.array([len(group.pins) for group in plain])
-    means = long_run_seconds(seats_of(plain, jobs, rules, spread=False), counts, rules, True)
+    means = long_run_seconds(placed_arrays(plain, jobs, rules, spread=False), counts, rules, True)
     for g, group, row in zip(open_, plain, means, strict=True):
         if row[0] == BROKEN:
             continue

@@ -12,12 +12,12 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.compiled.compiled_permits import PERMIT_RULES, SeatArrays, empty_state
+from ....rounds.compiled.compiled_permits import PERMIT_RULES, PlacedArrays, empty_state
 from ....rounds.compiled.permit_kernel import period
 from ....rounds.permits.permit_events import PhaseName
 from ....rounds.permits.permit_machine import PermitMachine
 from ..inputs.group_model import Group, Jobs, NodeTypes, Rules, node_of_units
-from .permit_simulator import TurnSpan, machine_seats, seats_of, simulate_turns
+from .permit_simulator import SimulatedSpan, placed_arrays, placed_jobs, simulate_phases
 
 # Maximum cycle ratio of an event graph, by Howard's policy iteration.
 #
@@ -200,7 +200,7 @@ def steady_state(group: Group, jobs: Jobs, rules: Rules, slots_of: Mapping[str, 
         slots_of: slots of a node by pool (`NodeType.slots`).
     """
     plain = {pin.job: jobs[pin.job].with_spread(()) for pin in group.pins}
-    arrays = SeatArrays(*(field[0] for field in seats_of([group], plain, rules)))
+    arrays = PlacedArrays(*(field[0] for field in placed_arrays([group], plain, rules)))
     log, times = np.zeros((_ROWS, len(group.pins), 4)), np.zeros(_ROWS)
     state, rule = empty_state(len(group.pins), arrays.units.shape[-1]), PERMIT_RULES[rules.permit_rule]
     a, b = period(arrays, state, log, times, rule, rules.interference)
@@ -208,13 +208,13 @@ def steady_state(group: Group, jobs: Jobs, rules: Rules, slots_of: Mapping[str, 
     if not repeats:
         a = min(range(b - _LONG, b), key=lambda row: _distance(log, times, row, b))
     begin_s, end_s = float(times[a]), float(times[b])
-    seats, truths = machine_seats(group, plain, rules)
-    spans: list[TurnSpan] = []
-    for span in simulate_turns(PermitMachine(rules.permit_rule), seats, truths, rules.interference):
+    placed, truths = placed_jobs(group, plain, rules)
+    spans: list[SimulatedSpan] = []
+    for span in simulate_phases(PermitMachine(rules.permit_rule), placed, truths, rules.interference):
         if span.end_s > begin_s:
             spans.append(span)
         # The longest turn ends a period later at most, so all that begins in this one has ended by then.
-        if span.end_s > end_s + max(end_s - begin_s, sum(max(seat.expected_s) for seat in seats)):
+        if span.end_s > end_s + max(end_s - begin_s, sum(max(placed.expected_s) for placed in placed)):
             break
     period_s = end_s - begin_s
     held, busy = _held_nodes(spans, begin_s, end_s, node_units(group, slots_of))
@@ -229,7 +229,7 @@ def _distance(log: NDArray[np.float64], times: NDArray[np.float64], a: int, b: i
 
 
 def _held_nodes(
-    spans: list[TurnSpan], begin_s: float, end_s: float, nodes: list[range]
+    spans: list[SimulatedSpan], begin_s: float, end_s: float, nodes: list[range]
 ) -> tuple[tuple[HeldNode, ...], tuple[float, ...]]:
     stretches = []
     busy = [0.0] * nodes[-1].stop
@@ -246,7 +246,7 @@ def _held_nodes(
     return tuple(sorted(stretches, key=lambda stretch: (stretch.start_s, stretch.job, stretch.node))), tuple(busy)
 
 
-def _chain(spans: list[TurnSpan], period_s: float) -> Chain:
+def _chain(spans: list[SimulatedSpan], period_s: float) -> Chain:
     """The critical cycle of the event graph of one period: spans of a job in order, spans on a unit in order."""
     lines: dict[object, list[int]] = {}
     for number, span in enumerate(spans):

@@ -20,7 +20,7 @@ from rlplan.executor.groups import group_run as running_jobs
 from rlplan.executor.groups.group_change import GroupChange, MoveRequest, write_request
 from rlplan.executor.groups.group_run import run_groups
 from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
-from rlplan.executor.groups.prepare_group import MemberJob, PreparedGroup, seat_of
+from rlplan.executor.groups.prepare_group import MemberJob, PreparedGroup, placed_job
 from rlplan.executor.placement import live_nodes
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts
 from rlplan.executor.placement.run_placement import Room
@@ -109,7 +109,7 @@ class World:
     def jobs(self, planned):
         self.heard.append(("jobs", *planned))
 
-    def told(self, job, what):
+    def reported(self, job, what):
         self.heard.append((job, what))
 
     def note(self, text):
@@ -133,8 +133,8 @@ class World:
             PreparedGroup(
                 path, key, "multi_rate",
                 tuple(
-                    MemberJob(job, SimpleNamespace(plan_path=self.folder / f"{job}.yaml"), seat_of(job, fields), (0, 1),
-                             fields) for job, fields in each.jobs.items()
+                    MemberJob(job, SimpleNamespace(plan_path=self.folder / f"{job}.yaml"), placed_job(job, fields),
+                              (0, 1), fields) for job, fields in each.jobs.items()
                 ),
                 tuple(Room(node.pool, 1, 1, 1, first=number) for number, node in enumerate(each.nodes)), ((0,), (1,)),
                 "cpu",

@@ -16,7 +16,7 @@ from rlplan.executor.groups.move_driver import AGAIN_S, LEAST_DRAIN_S, MoveDrive
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import sha256_file
 from rlplan.rounds.permits.move_machine import JobMove
-from rlplan.traces.groups.group_turns import GROUPS_COPY
+from rlplan.traces.groups.group_journal import GROUPS_COPY
 from rlplan.traces.groups.groups_folder import MOVES, moves_of, refusal_of, request_file
 from rlplan.traces.trace import read_trace
 
@@ -38,7 +38,7 @@ class Running:
             (folder / key).mkdir(exist_ok=True)
             seats = {job: SimpleNamespace(pace_s=50.0) for job, place in self.place.items() if place == key}
             state = SimpleNamespace(arrivals=dict.fromkeys(seats, 1))
-            self.groups[key] = SimpleNamespace(folder=folder / key, seats=seats, state=state)
+            self.groups[key] = SimpleNamespace(folder=folder / key, placed=seats, state=state)
 
     def group_of(self, job):
         return self.place.get(job)

@@ -22,7 +22,7 @@ from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import sha256_file
 from rlplan.rounds.permits.move_machine import JobMove
-from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS
+from rlplan.traces.groups.group_journal import GROUP_JOURNAL, GROUPS_COPY
 
 from ..test_prepare import MODEL
 from ..tiny_job import make_plan, train_apart, write_plan
@@ -56,7 +56,7 @@ def test_the_groups_of_a_plan_have_seats_and_nodes_for_their_jobs(folder, tmp_pa
     assert [job.name for job in group.jobs] == ["a", "b"] and group.kind == "cpu"
     assert [(room.pool, room.devices) for room in group.rooms] == [("learn", 1), ("main", 1)]
     assert group.units == ((0,), (1,)) and group.job("b").nodes == (1, 0)
-    seat = group.job("b").seat
+    seat = group.job("b").placed
     assert seat.units == ((1,), (0,)) and seat.expected_s[0] > 0 and seat.pace_s > 0 and seat.switch_s == (0.05, 0.05)
     assert group.job("a").execution.run_dir == tmp_path / "out" / group.key / "a"
     (alone,) = prepare_groups(folder / "groups.yaml", group.key, tmp_path / "out", False)
@@ -74,7 +74,7 @@ def test_a_folder_takes_groups_as_they_were_started(folder, tmp_path):
 
     refused("holds no run of a group to resume; run without --resume", resume=True)
     (out / "g1").mkdir(parents=True)
-    journal = out / "g1" / TURNS
+    journal = out / "g1" / GROUP_JOURNAL
     journal.write_text('{"event":"group","t_s":0,"group":"g1"}\n')
     assert prepare_groups(plan, None, out, False), "no turn has ended"
     refused("holds the runs of all groups of a plan; continue them as they were started", key="g1")
@@ -171,7 +171,7 @@ def test_a_new_plan_says_who_leaves_moves_and_joins(folder, tmp_path):
     (out / GROUPS_COPY).write_text(plan.read_text() + "\n")
     with pytest.raises(InputError, match="was solved from another plan than the one that runs"):
         planned_change(out, after, ())
-    (out / TURNS).write_text('{"event":"group","t_s":0,"group":"g1"}\n')
+    (out / GROUP_JOURNAL).write_text('{"event":"group","t_s":0,"group":"g1"}\n')
     with pytest.raises(InputError, match="runs one group alone"):
         planned_change(out, after, ())
 

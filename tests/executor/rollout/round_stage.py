@@ -12,7 +12,7 @@ from rlplan.executor.rollout.round_runner import RoundOptions, RoundRunner
 from rlplan.executor.rollout.unit_change import EngineUnits, round_units
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.machines.race import RaceRound
-from rlplan.rounds.permits.permit_events import Seat
+from rlplan.rounds.permits.permit_events import PlacedJob
 from rlplan.traces.trace import read_trace
 
 from ..engines.engine_fakes import FakeActor, Rewards
@@ -115,11 +115,11 @@ class Turns:
     async def tail(self):
         self.live.tail(self.job, self.arrival, self.turn)
 
-    async def cleared(self, since_s):
-        self.live.cleared(self.job, self.arrival, self.turn, since_s)
+    async def released(self, since_s):
+        self.live.released(self.job, self.arrival, self.turn, since_s)
 
     def given(self):
-        return self.live.given(self.job, self.arrival, self.turn)
+        return self.live.granted(self.job, self.arrival, self.turn)
 
     def end(self):
         self.live.done(self.job, self.arrival, self.turn)
@@ -131,7 +131,7 @@ class Shared(RoundStage):
     unit."""
 
     pauses = False
-    seats = tuple(Seat(job, ((0, 1), (2,)), (10.0, 1.0), keep=1) for job in "ab")
+    seats = tuple(PlacedJob(job, ((0, 1), (2,)), (10.0, 1.0), keep=1) for job in "ab")
 
     def __init__(self, tmp_path, **options):
         super().__init__(tmp_path, **options)
