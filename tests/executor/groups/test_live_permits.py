@@ -18,7 +18,7 @@ from rlplan.planner.groups.simulate.permit_simulator import TruePhases, simulate
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.permits.permit_events import PlacedJob
 
-from .simulated_turns import FakeTurn, RecordedMachine, journalled
+from .simulated_phases import FakePhase, RecordedMachine, journalled
 
 SEATS = (
     PlacedJob("a", ((0,), (1,)), (3.0, 1.0), (0.5, 0.25)),
@@ -374,7 +374,7 @@ def any_jobs_as_simulated(data, folder):
 
 
 def as_simulated(seats, rule, tail_share, folder, decisions=60):
-    """Jobs that take as long as simulated (FakeTurn) get from the permits the
+    """Jobs that take as long as simulated (FakePhase) get from the permits the
     turns that the simulator gives, bit for bit; returns what was decided."""
     truths = {
         seat.job: TruePhases((seat.expected_s, (seat.expected_s[0] * 0.8, seat.expected_s[1])), tail_share)
@@ -395,7 +395,7 @@ def as_simulated(seats, rule, tail_share, folder, decisions=60):
             if held is not None and (known is None or known.held.number != held.number):
                 draws = truths[seat.job].draws_s
                 seconds = draws[held.number // 2 % len(draws)][held.number % 2]
-                turns[seat.job] = FakeTurn(seat, seconds, tail_share, held)
+                turns[seat.job] = FakePhase(seat, seconds, tail_share, held)
             elif held is not None and known.held != held:
                 known.move(held)
         job = min(turns, key=lambda name: turns[name].due_s)

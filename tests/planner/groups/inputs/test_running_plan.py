@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.executor.groups.prepare_group import seat_of
+from rlplan.executor.groups.prepare_group import placed_job
 from rlplan.planner.groups.inputs.running_plan import running_state
 from rlplan.planner.groups.simulate.permit_simulator import SimulatedSpan, TruePhases, placed_jobs, simulate_phases
 from rlplan.plans.schema.groups_plan import GroupsPlan, PlannedGroup, load_groups_plan
@@ -101,7 +101,7 @@ def order(spans: list[SimulatedSpan]) -> dict[int, list[tuple[str, str, bool, bo
 def test_seats_from_the_document_give_the_simulated_schedule(tmp_path, policy, tail):
     def planned_jobs(of: PlannedGroup):
         """As the executor makes them, by job name: the order in which the planner's simulation lets jobs arrive."""
-        return [seat_of(name, member) for name, member in sorted(of.jobs.items())]
+        return [placed_job(name, member) for name, member in sorted(of.jobs.items())]
 
     def turns(seats, truths) -> list[SimulatedSpan]:
         return list(islice(simulate_phases(PermitMachine(policy), seats, truths), 60))
