@@ -19,7 +19,7 @@ from ...plans.phrases.numbers import count, seconds, times
 from ...plans.schema.groups_plan import load_groups_plan
 from ...plans.yaml.errors import Infeasible, InputError, RunFailed
 from ...plans.yaml.yaml_io import sha256_file
-from ...rounds.permits.bound_machine import Alarm, BoundEvent, BoundMachine, Broken
+from ...rounds.permits.bound_machine import BoundEvent, BoundMachine
 from ...traces.groups.group_journal import (
     GROUP_JOURNAL,
     GROUPS_COPY,
@@ -141,7 +141,7 @@ class BoundDriver:
         events = self._feed() + self._machine.look(time.time())
         for event in events:
             self._report(event)
-        self._wanted |= any(isinstance(event, Alarm | Broken) for event in events)
+        self._wanted |= any(event.state != "cleared" for event in events)
         idle = self._proposing is None or self._proposing.done()
         due = self._wanted and time.monotonic() >= self._not_before
         if due and idle and not moving and self._replanner is not None:
@@ -172,15 +172,14 @@ class BoundDriver:
 
     def _report(self, event: BoundEvent) -> None:
         figures = event.figures
-        what = "alarm" if isinstance(event, Alarm) else "broken" if isinstance(event, Broken) else "cleared"
         self._write(
-            "bound", job=event.job, group=self._groups[event.job], state=what, slowdown=figures.slowdown,
+            "bound", job=event.job, group=self._groups[event.job], state=event.state, slowdown=figures.slowdown,
             recent=figures.recent, slo=figures.slo, breaks_in=figures.breaks_in,
         )  # fmt: skip
         slowdown = "unknown" if figures.slowdown is None else times(figures.slowdown)
-        if isinstance(event, Alarm):
+        if event.reason is not None:
             text = f"{event.job} is about to break its bound: {_WORDS[event.reason]} goes above {times(figures.slo)}"
-        elif isinstance(event, Broken):
+        elif event.state == "broken":
             text = f"{event.job} breaks its bound of {times(figures.slo)}"
         else:
             text = f"{event.job} keeps its bound of {times(figures.slo)} again"

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...plans.schema.groups_plan import load_groups_plan
@@ -31,140 +29,11 @@ from ..processes.stopping import StopRequests, stop_requests
 from ..records.execution_folder import run_lock, written
 from .bound_driver import BoundDriver, Replanner
 from .group_change import MoveJournal
-from .job_process import GroupWatcher, JobEnd, JobProcess
+from .job_process import GroupWatcher, JobEnd, RunningJobs
 from .live_group import LiveGroup
-from .member_state import HeldPhase
-from .member_task import FAILED, STOPPED
+from .member_task import STOPPED
 from .move_driver import MoveDriver, bring_job
-from .permit_actor import GroupState
 from .prepare_group import PreparedGroup
-
-PHASE_FACTOR, LEAST_PHASE_S = 10.0, 300.0  # a phase may take so many times the seconds expected, and at least so many
-START_S = 3600.0  # in which a process must be ready; its engines and trainers have deadlines of their own
-
-
-@dataclass
-class _Running:
-    """A job that runs. `latest`, `since`, `arrivals`: name of its latest process, since when that is known (seconds of
-    `time.monotonic`), and how often the job had arrived before."""
-
-    group: str
-    process: JobProcess
-    latest: str = ""
-    since: float = 0.0
-    arrivals: int = 0
-
-
-class RunningJobs:
-    """The processes of the jobs of all groups of one driver: started, asked to stop, killed when overdue.
-
-    Invariants: a job has one process at a time; once all jobs are asked to stop, one that starts later is asked, too.
-
-    Attributes:
-        ends: how each job ended that has ended for good.
-    """
-
-    def __init__(self, options: Options, watcher: GroupWatcher) -> None:
-        self.ends: dict[str, JobEnd] = {}
-        self._options, self._watcher = options, watcher
-        self._running: dict[str, _Running] = {}
-        self._tasks: dict[asyncio.Task[JobEnd], str] = {}
-        self._all_stop = self._all_stop_at_once = False
-
-    def __bool__(self) -> bool:
-        return bool(self._tasks)
-
-    @property
-    def names(self) -> list[str]:
-        """Jobs that run."""
-        return list(self._running)
-
-    def group_of(self, job: str) -> str | None:
-        """The group in which a job's process runs."""
-        return self._running[job].group if job in self._running else None
-
-    def start(self, planned: PreparedGroup, group: LiveGroup, job: str) -> None:
-        """Start a job that is placed in a group."""
-        self._watcher.jobs({job: planned.job(job).planned})
-        process = JobProcess(
-            planned.job(job),
-            group.folder / job,
-            group.actor_name,
-            group.permits,
-            group.nodes_of(planned, job),
-            group.rollout_units_of(planned, job),
-            self._options,
-            self._watcher,
-        )
-        self.ends.pop(job, None)
-        self._running[job] = _Running(group.key, process)
-        self._tasks[asyncio.create_task(process.run())] = job
-        if self._all_stop:
-            self.stop(job, self._all_stop_at_once)
-
-    def over(self) -> list[tuple[str, str, JobEnd, bool]]:
-        """Jobs whose processes have ended since the last call: the job, its group, how it ended, and whether it had
-        been asked to stop."""
-        found = []
-        for task in [task for task in self._tasks if task.done()]:
-            job = self._tasks.pop(task)
-            running = self._running.pop(job)
-            found.append((job, running.group, _end_of(task), running.process.stop.at_round_end.is_set()))
-        return found
-
-    def stop(self, job: str, at_once: bool) -> None:
-        """Ask a job to stop, with a checkpoint."""
-        if job in self._running:
-            stop = self._running[job].process.stop
-            stop.at_round_end.set()
-            if at_once:
-                stop.immediately.set()
-
-    def stop_all(self, at_once: bool) -> None:
-        """Ask all jobs to stop, and those that start later."""
-        self._all_stop, self._all_stop_at_once = True, at_once
-        for job in self.names:
-            self.stop(job, at_once)
-
-    def kill_overdue(self, group: LiveGroup, state: GroupState) -> None:
-        """Kill processes of a group whose phase, or whose start, takes too long."""
-        for job, running in self._running.items():
-            if running.group != group.key or job not in group.placed:
-                continue
-            if (fields := state.held.get(job)) is not None:
-                held = HeldPhase(**fields)
-                expected_s = group.placed[job].expected_s[held.number % 2]
-                most_s = max(LEAST_PHASE_S, PHASE_FACTOR * expected_s)
-                if held.ran_s(state.now_s) > most_s:
-                    took = f"its {held.phase} took more than {most_s:.0f} s, expected were {expected_s:.0f} s"
-                    running.process.kill(took)
-            self._kill_if_not_ready(running, state.arrivals.get(job, 0))
-
-    def _kill_if_not_ready(self, running: _Running, arrivals: int) -> None:
-        now, latest = time.monotonic(), running.process.latest
-        if latest != running.latest:  # a process takes seconds until it can be ready
-            running.latest, running.since, running.arrivals = latest, now, abs(arrivals)
-        elif latest and arrivals <= running.arrivals and now - running.since > START_S:
-            running.process.kill(f"it was not ready within {START_S:.0f} s")
-
-    async def close(self) -> None:
-        """End all processes at once."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for running in self._running.values():
-            running.process.kill()
-
-
-def _end_of(task: asyncio.Task[JobEnd]) -> JobEnd:
-    """How a job ended. Any error of its process or of its group's actor fails this job only; others go on."""
-    try:
-        return task.result()
-    except RunFailed as error:
-        return JobEnd(FAILED, str(error), 0)
-    except Exception as error:  # noqa: BLE001
-        return JobEnd(FAILED, f"{type(error).__name__}: {error}", 0)
-
 
 LOOK_S = 0.5  # how often phases, ends of jobs, and requests are looked at
 
@@ -275,7 +144,7 @@ class _Driver:
                     await self._ended(job, key, end, asked, None if stops else moves)
                 if stops:
                     continue
-                self._bounds.look(self.ended(), moves is not None and moves.under_way)
+                self._bounds.look(set(self.jobs.ends), moves is not None and moves.under_way)
                 if moves is not None:
                     await moves.look()
         finally:
@@ -323,23 +192,6 @@ class _Driver:
             self.note(f"a group does not answer: {error}")
 
     # -- move_driver.RunningGroups -------------------------------------------------------------------------------------
-
-    def group_of(self, job: str) -> str | None:
-        """The group in which a job's process runs."""
-        return self.jobs.group_of(job)
-
-    def ended(self) -> set[str]:
-        """Jobs that ran and have ended for good."""
-        return set(self.jobs.ends)
-
-    def stop_job(self, job: str, at_once: bool) -> None:
-        """Ask a job to stop, with a checkpoint."""
-        self.jobs.stop(job, at_once)
-
-    def give_up(self, job: str, reason: str) -> None:
-        """A job that was moving has failed for good."""
-        self.jobs.ends[job] = JobEnd(FAILED, reason, 0)
-        self.note(f"{job} is given up: {reason}")
 
     async def start_job(self, planned: PreparedGroup, job: str) -> int:
         """Start a job in a group of the plan; returns how often it has arrived there before. Raises InputError if the

@@ -25,9 +25,9 @@ from ...traces.groups.group_journal import GROUPS_COPY
 from ...traces.groups.groups_folder import SETTLED, job_folder
 from ..records.execution_folder import written
 from .group_change import GroupChange, MoveJournal, MoveRequest, planned_change, take_request
-from .job_process import JobEnd
+from .job_process import JobEnd, RunningJobs
 from .live_group import LiveGroup
-from .member_task import BAD_INPUT, DONE
+from .member_task import BAD_INPUT, DONE, FAILED
 from .prepare_group import PreparedGroup
 
 
@@ -35,18 +35,7 @@ class RunningGroups(Protocol):
     """What a move needs from the groups and jobs that run (group_run.py)."""
 
     groups: dict[str, LiveGroup]
-
-    def group_of(self, job: str) -> str | None:
-        """The group in which a job's process runs."""
-
-    def ended(self) -> set[str]:
-        """Jobs that ran and have ended for good."""
-
-    def stop_job(self, job: str, at_once: bool) -> None:
-        """Ask a job to stop, with a checkpoint."""
-
-    def give_up(self, job: str, reason: str) -> None:
-        """A job that was moving has failed for good."""
+    jobs: RunningJobs
 
     async def start_job(self, planned: PreparedGroup, job: str) -> int:
         """Start a job in a group of the plan, its run in the group's folder; returns how often it has arrived there
@@ -200,7 +189,9 @@ class MoveDriver:
                 self._refuse(request, f"the moves of request {self._now.id} are under way; apply again after them")
             return
         try:
-            change = await asyncio.to_thread(planned_change, self._out, Path(request.plan), self._running.ended())
+            change = await asyncio.to_thread(
+                planned_change, self._out, Path(request.plan), set(self._running.jobs.ends)
+            )
             plan = await asyncio.to_thread(change.path.read_bytes)
             if request.sha256 != change.sha256 or request.sha256 != hashlib.sha256(plan).hexdigest():
                 raise InputError("changed after it was applied; apply it again", request.plan)
@@ -241,11 +232,11 @@ class MoveDriver:
     async def _drain(self, now: _UnderWay, job: str) -> None:
         self._journal.write("drain", id=now.id, job=job)
         now.drains[job] = time.monotonic()
-        if self._running.group_of(job) is None:  # it has ended meanwhile
+        if self._running.jobs.group_of(job) is None:  # it has ended meanwhile
             self._journal.write("ended", id=now.id, job=job)
             await self._do(now.machine.ended(job))
             return
-        self._running.stop_job(job, at_once=False)
+        self._running.jobs.stop(job, at_once=False)
 
     async def _enter(self, now: _UnderWay, action: Enter) -> None:
         job, group = action.job, action.group
@@ -267,19 +258,20 @@ class MoveDriver:
 
     async def _give_up(self, now: _UnderWay, job: str, reason: str) -> None:
         self._journal.write("failed", id=now.id, job=job, reason=reason)
-        self._running.give_up(job, reason)
+        self._running.jobs.ends[job] = JobEnd(FAILED, reason, 0)
+        self._running.note(f"{job} is given up: {reason}")
         await self._do(now.machine.ended(job))
 
     # -- waits ---------------------------------------------------------------------------------------------------------
 
     def _look_at_drains(self, now: _UnderWay, time_s: float) -> None:
         for job, since in now.drains.items():
-            group = self._running.groups.get(self._running.group_of(job) or "")
+            group = self._running.groups.get(self._running.jobs.group_of(job) or "")
             pace_s = 0.0 if group is None else group.placed[job].pace_s
             if job not in now.asked_at_once and time_s - since > max(LEAST_DRAIN_S, DRAIN_FACTOR * pace_s):
                 now.asked_at_once.add(job)
                 self._running.note(f"{job} did not stop at the end of its step; its step is left")
-                self._running.stop_job(job, at_once=True)
+                self._running.jobs.stop(job, at_once=True)
 
     async def _look_at_starts(self, now: _UnderWay, time_s: float) -> None:
         for job, (since, before) in list(now.enters.items()):

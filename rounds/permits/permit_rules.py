@@ -121,13 +121,14 @@ class PermitRule(Protocol):
     def pauses(
         self, machine: MachineView, job: ScheduledJob, refused: list[ScheduledJob], now_s: float
     ) -> list[ScheduledJob]:
-        """Jobs to pause so that `job`, whose units are not free, can start."""
+        """Jobs to pause so that `job`, whose units are not free, can start; by default none."""
+        return []
 
     def overtaking_bound(self, jobs: int) -> int:
         """How often a phase is overtaken at most in a group of `jobs` jobs."""
 
 
-class RoundRobin:
+class RoundRobin(PermitRule):
     """Jobs in one fixed cyclic order (see the module)."""
 
     def rank(self, job: ScheduledJob) -> tuple[float, ...]:
@@ -147,18 +148,13 @@ class RoundRobin:
                     before.append(other.name)
         return StartVerdict(not before, before)
 
-    def pauses(
-        self, machine: MachineView, job: ScheduledJob, refused: list[ScheduledJob], now_s: float
-    ) -> list[ScheduledJob]:
-        return []
-
     def overtaking_bound(self, jobs: int) -> int:
         # An arrival puts all jobs into one round: a job between training and rollout is then a round ahead of others.
         # They run that round's two phases before it, and the next rollout if they come first in the order.
         return 3 * (jobs - 1)
 
 
-class FirstCome:
+class FirstCome(PermitRule):
     """Phases in the order in which they became ready (see the module)."""
 
     def rank(self, job: ScheduledJob) -> tuple[float, ...]:
@@ -170,16 +166,11 @@ class FirstCome:
         before = [other.name for other in refused if other.units & job.units]
         return StartVerdict(not before, before)
 
-    def pauses(
-        self, machine: MachineView, job: ScheduledJob, refused: list[ScheduledJob], now_s: float
-    ) -> list[ScheduledJob]:
-        return []
-
     def overtaking_bound(self, jobs: int) -> int:
         return jobs - 1
 
 
-class MultiRate:
+class MultiRate(PermitRule):
     """The earliest deadline first (see the module)."""
 
     def rank(self, job: ScheduledJob) -> tuple[float, ...]:

@@ -16,7 +16,6 @@ pytest.importorskip("ray")
 import ray
 
 from rlplan.executor.groups import group_run, job_process, live_group, move_driver, permit_actor
-from rlplan.executor.groups import group_run as running_jobs
 from rlplan.executor.groups.group_change import GroupChange, MoveRequest, write_request
 from rlplan.executor.groups.group_run import run_groups
 from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
@@ -240,7 +239,7 @@ def test_a_job_that_fails_for_good_leaves_its_group(world, code, end, notes):
     [(0, "its rollout took more than 600 s, expected were 60 s", 605), (-1, "it was not ready within 700 s", 700)],
 )
 def test_a_job_that_takes_too_long_is_killed_and_started_again(world, monkeypatch, fate_at, reason, after_s):
-    monkeypatch.setattr(running_jobs, "START_S", 700.0)
+    monkeypatch.setattr(job_process, "START_S", 700.0)
     hangs = iter(["hang"])
     world.fate["a"] = lambda step, process: next(hangs, None) if step == fate_at else None
     _, groups = world.plan(g1=["a"])
