@@ -196,7 +196,8 @@ def _dry_run(
     from .shared.findings import reports
 
     names = [execution.name for execution in executions]
-    addresses, lack, in_cluster = live_check(placement, executions[0].pool.accelerators.kind)
+    rooms = list(placement.nodes_in_use().values())
+    addresses, lack, in_cluster = live_check(rooms, executions[0].pool.accelerators.kind)
     beside, refused = (None, None) if in_cluster else _beside_others(executions, placement)
     lack = lack or refused
     # Without a cluster a plan is checked for nodes that it will have.
@@ -282,11 +283,13 @@ def _execute_groups(path: Path, key: str | None, out: Path, options: Options, dr
 
 
 def _dry_run_of_groups(groups: Sequence[PreparedGroup], findings: Sequence[Finding], as_json: bool) -> int:
-    from ..executor.placement.live_checks import live_check_of_rooms
+    from ..executor.placement.live_checks import live_check
 
     names = {group.key: [job.name for job in group.jobs] for group in groups}
     rooms = [room for group in groups for room in group.rooms]
-    lack = live_check_of_rooms(rooms, groups[0].kind)
+    # Without a cluster this machine stands for all nodes.
+    check = live_check(rooms, groups[0].kind)
+    lack = check.lack if check.in_cluster else None
     ok = lack is None and all(finding.warning for finding in findings)
     code = 0 if ok else EXIT_BAD_INPUT if any(finding.bad_input for finding in findings) else EXIT_FAILED
     texts = [finding.noted for finding in findings]

@@ -22,12 +22,14 @@ from .processes.host import cluster_address
 from .records.execution_folder import begin_folder, check_folder, run_lock
 
 if TYPE_CHECKING:
-    from .groups.member_task import Member
+    from .groups.member_task import MemberTask
     from .turns import Watcher
 
 
-def execute(executions: Sequence[Execution], options: Options, watcher: Watcher, member: Member | None = None) -> bool:
-    """Run all plans for `options.steps` steps each, in turns; `member`: their place in a co-execution group.
+def execute(
+    executions: Sequence[Execution], options: Options, watcher: Watcher, member: MemberTask | None = None
+) -> bool:
+    """Run all plans for `options.steps` steps each, in turns; `member`: the run's task in a co-execution group.
 
     Returns True when all steps are done, False when a signal ended the run before, with checkpoints.
     Raises InputError for data that does not fit the job, a folder that another process runs in or a RAY_ADDRESS that is
@@ -42,7 +44,9 @@ def execute(executions: Sequence[Execution], options: Options, watcher: Watcher,
         return asyncio.run(_execute(executions, options, watcher, member))
 
 
-async def _execute(executions: Sequence[Execution], options: Options, watcher: Watcher, member: Member | None) -> bool:
+async def _execute(
+    executions: Sequence[Execution], options: Options, watcher: Watcher, member: MemberTask | None
+) -> bool:
     # Here, since these import Ray and torch.
     from .configuration import configuration
     from .engines.engine_handle import EngineDied
@@ -82,7 +86,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     own_machine = start_ray()
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
     placement = placement_of(executions)
-    placer = ActorPlacer(placement, pool.accelerators.kind, given=() if member is None else member.nodes)
+    placer = ActorPlacer(placement, pool.accelerators.kind, given=() if member is None else member.leased)
     fleet = Fleet(settings.fleet, supervisor, placer=placer)
     judge = None
     if asked is not None:
@@ -106,7 +110,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
     ledger_of = partial(device_ledger, settings.fleet, plans, pool, train_pool, where, shared=member is not None)
     turns = DeviceTurns(ledger_of(), fleet, {e.name: trainer for e, trainer in zip(executions, trainers, strict=True)})
     in_group, permits = contextlib.AsyncExitStack(), None if member is None else member.permits
-    group_journal = None if member is None else MemberPhases(member.permits, turns, member.engine_units(placement))
+    phases = None if member is None else MemberPhases(member.permits, turns, member.engine_units(placement))
     runs = [
         TrainingRun(
             execution.name,
@@ -118,7 +122,7 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
             trainer=trainer,
             prompt_ids=list(prompts),
             turns=turns,
-            permits=group_journal,
+            permits=phases,
             planned_short_share=execution.planned_short_share,
         )
         for execution, trainer in zip(executions, trainers, strict=True)
@@ -139,9 +143,9 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         names = ", ".join(engine.name for engine in fleet.all_engines())
         watcher.phase(f"starting reward workers, trainers and engines {names}")
         began = time.monotonic()
-        if group_journal is not None and turns.bounded:  # a start needs room where other jobs are
+        if phases is not None and turns.bounded:  # a start needs room where other jobs are
             await in_group.enter_async_context(membership(permits))
-            await together(rewards.start(), group_journal.start())
+            await together(rewards.start(), phases.start())
         else:
             await together(rewards.start(), turns.start())
         start_s = time.monotonic() - began

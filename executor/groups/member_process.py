@@ -22,7 +22,7 @@ from ...traces.trace_events import Step
 from ..execute import execute
 from ..prepare import Options, prepare
 from ..rollout.round_samples import Progress
-from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
+from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -65,7 +65,7 @@ def main(path: str) -> int:
     _end_with(task.driver)
     try:
         executions = prepare([Path(task.plan)], Path(task.out), bool(task.options["resume"]))
-        finished = execute(executions, Options(**task.options), LinePrinter(), Member.of(task))
+        finished = execute(executions, Options(**task.options), LinePrinter(), task)
     except InputError as error:
         _print("failed", text=str(error))
         return BAD_INPUT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,31 +59,21 @@ class MemberTask:
         """Read it from a file."""
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
+    @cached_property
+    def permits(self) -> MemberPermits:
+        """The permits of the job."""
+        return MemberPermits(self.actor, self.job, self.process)
 
-@dataclass(frozen=True)
-class Member:
-    """A run in its group: its permits, its nodes, which the group's driver has leased, and of its task the units of its
-    rollout on each node, and its tail."""
-
-    permits: MemberPermits
-    nodes: tuple[LeasedNode, ...]
-    units: tuple[frozenset[int], ...]
-    tail_units: int
-    tail_finished: float | None
-    pauses: bool
-
-    @classmethod
-    def of(cls, task: MemberTask) -> Member:
-        """The run of a task."""
-        permits, nodes = MemberPermits(task.actor, task.job, task.process), tuple(map(_leased, task.nodes))
-        units = tuple(map(frozenset, task.units))
-        return cls(permits, nodes, units, task.tail_units, task.tail_finished, task.pauses)
+    @property
+    def leased(self) -> tuple[LeasedNode, ...]:
+        """The nodes, which the group's driver has leased."""
+        return tuple(_leased(*node) for node in self.nodes)
 
     def engine_units(self, placement: Placement) -> EngineUnits | None:
         """Units of the engines of a placement; None if its rollout is on one node, which it keeps from start to end."""
         if sum(map(bool, self.units)) < 2 and not self.pauses:
             return None
-        of_node = dict(zip(placement.nodes_in_use(), self.units, strict=True))
+        of_node = dict(zip(placement.nodes_in_use(), map(frozenset, self.units), strict=True))
         engines = {name for names in placement.engine_sets.values() for name in names}
         return EngineUnits(
             {name: of_node[placement.engines[name].node] for name in sorted(engines)},
@@ -92,7 +83,7 @@ class Member:
         )
 
 
-def _leased(node: tuple[str, list[Any], bool]) -> LeasedNode:
-    node_id, (address, host, cores, gpus, versions), part = node
+def _leased(node_id: str, seen: list[Any], part: bool) -> LeasedNode:
+    address, host, cores, gpus, versions = seen
     facts = NodeFacts(address, host, tuple(cores), tuple(gpus), tuple(map(tuple, versions)))
     return LeasedNode(node_id, facts, part=part)

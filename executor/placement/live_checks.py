@@ -15,7 +15,7 @@ from ...plans.yaml.errors import InputError
 from ..processes.actors import track, within
 from ..processes.host import cluster_address
 from .live_nodes import PROBE_S, LeasedNode, on_node
-from .run_placement import Placement, Room
+from .run_placement import Room
 
 
 async def check_shared(
@@ -80,26 +80,15 @@ class LiveCheck(NamedTuple):
     in_cluster: bool
 
 
-def live_check(placement: Placement, kind: str) -> LiveCheck:
-    """Compare a placement with the cluster that RAY_ADDRESS names, after connecting to it; without that variable, with
-    this machine, on which Ray would be started. `kind`: of devices, cpu or cuda.
+def live_check(rooms: Sequence[Room], kind: str) -> LiveCheck:
+    """Compare the nodes that are needed with the cluster that RAY_ADDRESS names, after connecting to it; without that
+    variable, with this machine, on which Ray would be started. `kind`: of devices, cpu or cuda.
 
-    Raises InputError if RAY_ADDRESS is no address, RunFailed if nobody answers there.
+    Raises InputError if RAY_ADDRESS is no address, RunFailed if no cluster answers there.
     """
-    rooms = list(placement.nodes_in_use().values())
     if cluster_address() is None:
         needs = f"needs {len(rooms)} nodes: set RAY_ADDRESS to the head of a Ray cluster that has them"
         return LiveCheck([], needs if len(rooms) > 1 else None, in_cluster=False)
-    return _in_cluster(rooms, kind)
-
-
-def live_check_of_rooms(rooms: Sequence[Room], kind: str) -> str | None:
-    """What the cluster that RAY_ADDRESS names lacks for nodes of pools, or None; without that variable None, since this
-    machine stands for all of them. Raises as `live_check`."""
-    return None if cluster_address() is None else _in_cluster(rooms, kind).lack
-
-
-def _in_cluster(rooms: Sequence[Room], kind: str) -> LiveCheck:
     from ..processes.actors import start_ray
     from .live_nodes import choose, cluster_nodes, device_resource
 

@@ -110,7 +110,8 @@ def test_a_dry_run_of_groups_names_jobs_nodes_and_what_lacks(monkeypatch, tmp_pa
     lacks = []
     monkeypatch.setattr("rlplan.executor.groups.prepare_group.prepare_groups", lambda *_: prepared)
     monkeypatch.setattr(
-        "rlplan.executor.placement.live_checks.live_check_of_rooms", lambda rooms, kind: lacks[0] if lacks else None
+        "rlplan.executor.placement.live_checks.live_check",
+        lambda rooms, kind: LiveCheck([], lacks[0] if lacks else None, in_cluster=True),
     )
     dry = ("execute", EXAMPLES / "groups.yaml", "--dry-run")
     assert printed(*dry).endswith("are in order: g1 with a, on 2 nodes\n")

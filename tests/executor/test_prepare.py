@@ -274,7 +274,7 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
 
 def test_a_member_of_a_group_has_its_nodes_and_turns(job, monkeypatch):
     parts = Parts(monkeypatch)
-    member = SimpleNamespace(permits="permits", nodes=("n1", "n2"), engine_units=lambda placement: "units")
+    member = SimpleNamespace(permits="permits", leased=("n1", "n2"), engine_units=lambda placement: "units")
     assert executed(job, parts, monkeypatch, member)
     assert parts.made["ActorPlacer"].options == {"given": ("n1", "n2")}
     assert parts.made["device_ledger"].options == {"shared": True}

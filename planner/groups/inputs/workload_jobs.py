@@ -324,52 +324,37 @@ class _Job:
     def _options(
         self, name: str, phase: Phase, seconds: float, sync_s: float, node_types: NodeTypes
     ) -> tuple[PhaseOption, ...]:
-        """The reference way of a phase, then its other ways."""
+        """The reference of a phase, then its other options (`ways` of the document)."""
         warm = phase.warm_s
         if warm is None:
             switch = self._switch("phases", name, "warm_s")
             warm = switch.rollout_warm_s if name == "rollout" else switch.train_warm_s
+        reference = OtherWay.model_construct(
+            pool=phase.pool, nodes=phase.nodes, factor=1.0, tp=phase.tp, resident_bytes=phase.resident_bytes
+        )
         options = []
-        for index, other_option in enumerate([None, *phase.ways]):
-            where = ("phases", name) if other_option is None else ("phases", name, "ways", index - 1)
-            pool, nodes = (phase.pool, phase.nodes) if other_option is None else (other_option.pool, other_option.nodes)
-            given = phase.resident_bytes is not None or (
-                other_option is not None and other_option.resident_bytes is not None
+        for index, way in enumerate([reference, *phase.ways]):
+            where = ("phases", name, "ways", index - 1) if index else ("phases", name)
+            node_slots = node_types[way.pool].slots
+            slots, tp = way.slots or node_slots, way.tp or phase.tp
+            taken = self.cluster.pools[way.pool].accelerators.per_node * slots // node_slots
+            stated = way.resident_bytes is not None or phase.resident_bytes is not None
+            if way.resident_bytes is not None:
+                held = float(way.resident_bytes)
+            elif phase.resident_bytes is not None:
+                held = phase.resident_bytes * slots / node_slots
+            else:
+                held = self._derived_bytes(name, taken, way.nodes, tp, self.rules.host_copies)
+            self._must_load(name, where, way.pool, way.nodes, taken, tp)
+            if held >= node_types[way.pool].host_memory_bytes:
+                raise self._no_host_memory(name, where, way.pool, way.nodes, taken, tp, held, stated)
+            options.append(
+                PhaseOption(way.pool, way.nodes, slots, seconds * way.factor + sync_s, held, warm, phase.resume_s)
             )
-            held = self._bytes(name, phase, other_option, node_types)
-            tp = (other_option.tp if other_option else None) or phase.tp
-            taken = (
-                self.cluster.pools[pool].accelerators.per_node
-                * ((other_option.slots if other_option else None) or node_types[pool].slots)
-                // node_types[pool].slots
-            )
-            self._must_load(name, where, pool, nodes, taken, tp)
-            if held >= node_types[pool].host_memory_bytes:
-                raise self._no_host_memory(name, where, pool, nodes, taken, tp, held, given)
-            slots = (other_option.slots if other_option else None) or node_types[pool].slots
-            option_s = seconds * (1.0 if other_option is None else other_option.factor) + sync_s
-            options.append(PhaseOption(pool, nodes, slots, option_s, held, warm, phase.resume_s))
         return tuple(options)
 
-    def _bytes(self, name: str, phase: Phase, other_option: OtherWay | None, node_types: NodeTypes) -> float:
-        """Host bytes per node of a way."""
-        pool = other_option.pool if other_option else phase.pool
-        slots, node_slots = (
-            (other_option.slots if other_option else None) or node_types[pool].slots,
-            node_types[pool].slots,
-        )
-        given = other_option.resident_bytes if other_option else phase.resident_bytes
-        if given is None and phase.resident_bytes is not None:
-            return phase.resident_bytes * slots / node_slots
-        if given is not None:
-            return float(given)
-        accelerators = self.cluster.pools[pool].accelerators.per_node * slots // node_slots
-        nodes = other_option.nodes if other_option else phase.nodes
-        tp = (other_option.tp if other_option else None) or phase.tp
-        return self._derived_bytes(name, accelerators, nodes, tp, self.rules.host_copies)
-
     def _derived_bytes(self, name: str, accelerators: int, nodes: int, tp: int, copies: HostCopies) -> float:
-        """Host bytes per node of a way that does not state them, on `accelerators` of each node."""
+        """Host bytes per node of an option that does not state them, on `accelerators` of each node."""
         shape = self._shape("phases", name, "resident_bytes")
         if name == "rollout":
             return rollout_bytes(shape, accelerators, tp, copies)
@@ -386,7 +371,7 @@ class _Job:
         held: float,
         given: bool,
     ) -> InputError:
-        """The error of a way whose state does not fit into the host memory of a node, of which it takes `taken`
+        """The error of an option whose state does not fit into the host memory of a node, of which it takes `taken`
         accelerators."""
         memory, remedies = self.cluster.pools[pool].host_memory_bytes, list[str]()
         if not given:

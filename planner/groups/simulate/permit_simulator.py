@@ -1,7 +1,7 @@
-"""The permit machine on a virtual clock, turn by turn: the reference of the compiled one, and the source of timelines.
+"""The permit machine on a virtual clock, phase by phase: the reference of the compiled one, and source of timelines.
 
-The clock is that of rounds/compiled/permit_kernel.py: a switch is paid where another job had a unit last, turns of
-several jobs slow each other by the interference, and a rollout on a part of its units proceeds at that part.
+The clock is that of rounds/compiled/permit_kernel.py: a phase pays a switch if another job had one of its units last,
+phases of several jobs slow each other by the interference, and a rollout on fewer units is slower by their share.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ..inputs.group_model import Group, GroupJob, Jobs, Pin, Rules, slowdown_bou
 
 @dataclass(frozen=True)
 class TruePhases:
-    """True seconds of a job's turns."""
+    """True seconds of a job's phases."""
 
     draws_s: tuple[tuple[float, float], ...]
     """(rollout, train) seconds without switches, one pair an iteration, used cyclically."""
@@ -47,7 +47,7 @@ class TruePhases:
 
 @dataclass(frozen=True)
 class SimulatedSpan:
-    """A stretch of a turn on the same units."""
+    """A phase, or the part of one, that ran on the same units."""
 
     start_s: float
     end_s: float
@@ -82,7 +82,7 @@ class _Clock:
         return self.truth.draws_s[self.done % len(self.truth.draws_s)][self.phase]
 
     def span(self, now_s: float, ends_phase: bool) -> SimulatedSpan:
-        """The span since the last span of the turn."""
+        """The span since the last span of the phase."""
         span = SimulatedSpan(
             self.span_s, now_s, self.placed.job, PHASES[self.phase], self.units, self.switched, ends_phase
         )
@@ -108,7 +108,7 @@ def simulate_phases(
     interference: float = 0.0,
     check: bool = False,
 ) -> Iterator[SimulatedSpan]:
-    """Spans of turns in the order of their ends, for ever; all jobs arrive at time 0.
+    """Spans of phases in the order of their ends, without end; all jobs arrive at time 0.
 
     `check`: check the machine's invariants after each event.
     """
@@ -160,10 +160,10 @@ def simulate_phases(
             first.left_s = first.seconds()
 
 
-# PlacedArrays: a group's jobs as the input of the permit machine, and as arrays for the compiled one.
+# The jobs of a group for the permit machine, and as arrays for the compiled one.
 
 PACE = 0.998
-"""Share of its bound that a job is paced at if durations are known: jobs then end just inside their bounds."""
+"""Share of its bound that is a job's pace if durations are known: jobs then end just inside their bounds."""
 
 PACE_IF_SPREAD = 0.94
 """Share of its bound that a job is paced at if durations spread, so that bad stretches keep the bound too. Values from
@@ -205,7 +205,7 @@ def _order(name: str, pairs: int) -> NDArray[np.int64]:
 
 
 def factors(job: GroupJob, option: int = 0) -> NDArray[np.float64]:
-    """Seconds of rollout (by way `way`) and training over their means, as drawn for each iteration.
+    """Seconds of rollout (by its option `option`) and training over their means, as drawn for each iteration.
 
     Shape (draws, 2), or (1, 2) for a job without a spread.
     """
@@ -216,7 +216,7 @@ def factors(job: GroupJob, option: int = 0) -> NDArray[np.float64]:
 
 
 def placed_arrays(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = True) -> PlacedArrays:
-    """PlacedJob arrays of the compiled permit machine, with a leading axis of groups.
+    """The jobs of groups for the compiled permit machine, with a leading axis of groups.
 
     Jobs of a group are in the order of its pins; rows beyond them are 0.
 
@@ -228,44 +228,36 @@ def placed_arrays(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: boo
     drawn = {(name, option): factors(jobs[name], option) for name, option in at} if spread else {}
     draws = max((len(pairs) for pairs in drawn.values()), default=1)
     rows: list[tuple[object, ...]] = []
-    word_count = (
-        1 + max(u for group in groups for pin in group.pins for u in (*pin.rollout_units, *pin.train_units)) // 64
-    )
-    blank = (_bits((), word_count), _bits((), word_count)), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
-    limits = {name: slowdown_bound(jobs[name], rules) * jobs[name].solo_s for name, _ in at}
+    most_units = max(u for group in groups for pin in group.pins for u in (*pin.rollout_units, *pin.train_units))
+    words = 1 + most_units // 64
+    blank = (_bits((), words), _bits((), words)), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
     for group in groups:
         share = pace_share(group, jobs) if spread else PACE
         for pin in group.pins:
             job = jobs[pin.job]
-            roll, train = job.rollout[pin.rollout], job.train[pin.train]
-            row = (
-                (_bits(pin.rollout_units, word_count), _bits(pin.train_units, word_count)),
-                (roll.mean_s, train.mean_s),
-                (roll.warm_s, train.warm_s),
-                tuple([math.nan if option.resume_s is None else option.resume_s for option in (roll, train)]),
-                share * limits[pin.job],
-                units_kept(pin, rules),
-                job.tail_at(pin.rollout),
-            )
-            rows.append(row)
+            placed = _placed(pin, job, rules, share)
+            bits = tuple([_bits(units, words) for units in placed.units])
+            resume = tuple([math.nan if seconds is None else seconds for seconds in placed.resume_s])
+            tail_share = job.tail_at(pin.rollout)
+            rows.append((bits, placed.expected_s, placed.switch_s, resume, placed.pace_s, placed.keep, tail_share))
         rows += [blank] * (most - len(group.pins))
-    units, expected, switch, resume, pace, keep, tail = zip(*rows, strict=True)
-    placed = PlacedArrays(
-        units=np.array(units, np.uint64).reshape(*shape, 2, word_count),
+    units_bits, expected, switch, resume_s, pace, keep, tail = zip(*rows, strict=True)
+    arrays = PlacedArrays(
+        units=np.array(units_bits, np.uint64).reshape(*shape, 2, words),
         expected_s=np.array(expected).reshape(*shape, 2),
         switch_s=np.array(switch).reshape(*shape, 2),
         pace_s=np.array(pace).reshape(shape),
         keep=np.array(keep, np.int64).reshape(shape),
-        resume_s=np.array(resume).reshape(*shape, 2),
+        resume_s=np.array(resume_s).reshape(*shape, 2),
         tail_share=np.array(tail).reshape(shape),
         draws_s=np.zeros((*shape, draws, 2)),
     )
-    placed.draws_s[:] = placed.expected_s[:, :, None, :]
+    arrays.draws_s[:] = arrays.expected_s[:, :, None, :]
     if draws > 1:
         for g, group in enumerate(groups):
             for j, pin in enumerate(group.pins):
-                placed.draws_s[g, j] *= drawn[pin.job, pin.rollout]
-    return placed
+                arrays.draws_s[g, j] *= drawn[pin.job, pin.rollout]
+    return arrays
 
 
 def _bits(units: Sequence[int], word_count: int) -> list[int]:
@@ -275,22 +267,25 @@ def _bits(units: Sequence[int], word_count: int) -> list[int]:
 
 
 def placed_jobs(group: Group, jobs: Jobs, rules: Rules) -> tuple[list[PlacedJob], list[TruePhases]]:
-    """PlacedArrays of the permit machine itself, and the true seconds of each job's turns for the simulator."""
+    """The jobs of a group for the permit machine itself, and the true seconds of their phases for the simulator."""
     placed, truths = [], []
     for pin in group.pins:
         job = jobs[pin.job]
-        options = job.rollout[pin.rollout], job.train[pin.train]
-        placed.append(
-            PlacedJob(
-                job=pin.job,
-                units=(pin.rollout_units, pin.train_units),
-                expected_s=(options[0].mean_s, options[1].mean_s),
-                switch_s=(options[0].warm_s, options[1].warm_s),
-                pace_s=pace_s(group, job, jobs, rules),
-                keep=units_kept(pin, rules),
-                resume_s=(options[0].resume_s, options[1].resume_s),
-            )
-        )
-        drawn = factors(job, pin.rollout) * np.array([[options[0].mean_s, options[1].mean_s]])
+        placed.append(_placed(pin, job, rules, pace_share(group, jobs)))
+        drawn = factors(job, pin.rollout) * np.array([placed[-1].expected_s])
         truths.append(TruePhases(tuple((float(a), float(b)) for a, b in drawn), job.tail_at(pin.rollout)))
     return placed, truths
+
+
+def _placed(pin: Pin, job: GroupJob, rules: Rules, share: float) -> PlacedJob:
+    """A pinned job for the permit machine; `share`: of its bound that it is paced at."""
+    phases = job.rollout[pin.rollout], job.train[pin.train]
+    return PlacedJob(
+        pin.job,
+        units=(pin.rollout_units, pin.train_units),
+        expected_s=(phases[0].mean_s, phases[1].mean_s),
+        switch_s=(phases[0].warm_s, phases[1].warm_s),
+        pace_s=share * (slowdown_bound(job, rules) * job.solo_s),
+        keep=units_kept(pin, rules),
+        resume_s=(phases[0].resume_s, phases[1].resume_s),
+    )

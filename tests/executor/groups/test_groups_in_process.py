@@ -18,7 +18,7 @@ import ray
 from rlplan.executor.groups import group_run, job_process, live_group, move_driver, permit_actor
 from rlplan.executor.groups.group_change import GroupChange, MoveRequest, write_request
 from rlplan.executor.groups.group_run import run_groups
-from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
+from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
 from rlplan.executor.groups.prepare_group import MemberJob, PreparedGroup, placed_job
 from rlplan.executor.placement import live_nodes
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts
@@ -57,17 +57,17 @@ class FakeProcess:
         self.stdout.feed_eof()
 
     async def steps(self):
-        task, member = self.task, Member.of(self.task)
+        task = self.task
         fate = self.world.fate.get(task.job, lambda step, process: None)
         checkpoints = sorted(self.world.out.glob(f"*/{task.job}/checkpoints/*"))
         assert task.options["resume"] == bool(checkpoints)
         await asyncio.sleep(5)
         if fate(-1, self) == "hang":
             await asyncio.sleep(10**6)
-        await member.permits.ready()
+        await task.permits.ready()
         for step in range(len(checkpoints), task.options["steps"]):
             for phase, seconds in (("rollout", ROLLOUT_S), ("train", TRAIN_S)):
-                await member.permits.begin(phase)
+                await task.permits.begin(phase)
                 await asyncio.sleep(seconds)
                 end = fate(step, self) if phase == "rollout" else None
                 if isinstance(end, int):
@@ -75,12 +75,12 @@ class FakeProcess:
                     return end
                 if end == "hang":
                     await asyncio.sleep(10**6)
-                await member.permits.end()
+                await task.permits.end()
             (self.world.out / task.out / "checkpoints" / f"step-{step + 1:06d}").mkdir(parents=True)
             self.tell(tell="step", step=step + 1, at_s=now_s() - 1000)
             if self.asked:
                 break
-        await member.permits.leave()
+        await task.permits.leave()
         return DONE if step + 1 == task.options["steps"] else STOPPED
 
     async def wait(self):

@@ -15,7 +15,7 @@ pytest.importorskip("ray")
 from rlplan.cli.main import cli
 from rlplan.executor.groups import member_process, prepare_group
 from rlplan.executor.groups.group_change import planned_change
-from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
+from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
 from rlplan.executor.groups.prepare_group import prepare_groups
 from rlplan.executor.placement.run_placement import Room, place
 from rlplan.plans.schema.workload import load_workload
@@ -186,13 +186,11 @@ TASK = MemberTask(
 def test_a_task_says_where_a_jobs_engines_are_in_its_group(tmp_path):
     TASK.write(tmp_path / "task.json")
     task = MemberTask.read(tmp_path / "task.json")
-    member = Member.of(task)
-    (node,) = member.nodes
+    (node,) = task.leased
     assert (node.node_id, node.facts.cores, node.facts.versions, node.part) == ("n1", (0, 1), (("torch", "2"),), True)
     placement = place(Room("p", 2, 1, 1), {1: ["one", "two"]}, {}, 0)
-    assert member.engine_units(place(Room("p", 1, 2, 2), {1: ["one"]}, {}, 0)) is None, "one node, which it always has"
-    member = Member(member.permits, member.nodes * 2, (frozenset({0}), frozenset({1, 2})), 1, 0.5, False)
-    units = member.engine_units(placement)
+    assert task.engine_units(place(Room("p", 1, 2, 2), {1: ["one"]}, {}, 0)) is None, "one node, which it always has"
+    units = replace(task, nodes=task.nodes * 2, units=[[0], [1, 2]]).engine_units(placement)
     assert units.of_engine == {"one": frozenset({0}), "two": frozenset({1, 2})} and units.all_units == {0, 1, 2}
     assert (units.keep, units.at_finished, units.pauses) == (1, 0.5, False)
     engines = [SimpleNamespace(name=name) for name in ("one", "two")]
@@ -212,7 +210,7 @@ def test_a_jobs_process_tells_lines_and_ends_as_its_execution_does(tmp_path, mon
     driven, signals = [], []
 
     def execute(executions, options, watcher, member):
-        driven.append((executions, options.steps, [node.node_id for node in member.nodes]))
+        driven.append((executions, options.steps, [node.node_id for node in member.leased]))
         watcher.phase("starting Ray")
         watcher.round_begins("a", "short", 2, None)
         figures = dict.fromkeys(("total_s", "rollout_s", "train_s", "reward_mean"), 1.5)

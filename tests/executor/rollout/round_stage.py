@@ -100,7 +100,7 @@ def check(result, version="v"):
         assert (sample.version_start, sample.version_end) == (version, version)
 
 
-class Turns:
+class GroupSide:
     """A job's side of the group, as MemberPermits has it, in this process."""
 
     def __init__(self, live, job):
@@ -118,7 +118,7 @@ class Turns:
     async def released(self, since_s):
         self.live.released(self.job, self.arrival, self.turn, since_s)
 
-    def given(self):
+    def granted(self):
         return self.live.granted(self.job, self.arrival, self.turn)
 
     def end(self):
@@ -140,11 +140,11 @@ class Shared(RoundStage):
 
     def begin_group(self):
         self.group("first_come", self.seats)
-        self.b = Turns(self.live, "b")
+        self.b = GroupSide(self.live, "b")
 
     def group(self, rule, seats):
         self.live = LivePermits("g1", rule, seats, self.journal, asyncio.get_running_loop().time)
-        self.a = Turns(self.live, "a")
+        self.a = GroupSide(self.live, "a")
 
     async def units(self, permits, at_finished):
         of_engine = {engine.name: frozenset({number}) for number, engine in enumerate(self.short)}

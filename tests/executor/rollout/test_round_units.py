@@ -18,7 +18,7 @@ from rlplan.rounds.permits.permit_events import PlacedJob
 
 from ..engines.engine_fakes import until
 from ..stage import staged
-from .round_stage import SAMPLES, Shared, Turns, check, left
+from .round_stage import SAMPLES, GroupSide, Shared, check, left
 
 
 @staged(Shared)
@@ -124,7 +124,7 @@ class Urgent(Shared):
 
     def come(self):
         """Job b comes."""
-        self.b = Turns(self.live, "b")
+        self.b = GroupSide(self.live, "b")
         assert self.live.held["a"].units == ()
 
     def states(self):
