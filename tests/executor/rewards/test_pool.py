@@ -25,7 +25,8 @@ def pids(pool):
 
 @pytest.fixture(scope="module")
 def ray_here():
-    ray = pytest.importorskip("ray")
+    import ray
+
     mine = not ray.is_initialized()
     if mine:
         ray.init(num_cpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)

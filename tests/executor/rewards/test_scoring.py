@@ -114,7 +114,6 @@ def test_the_worker_imports_no_heavy_package():
 
 
 def test_the_reward_is_looked_for_beside_the_job_wherever_the_data_lie(tmp_path):
-    pytest.importorskip("ray")
     from rlplan.executor.processes.supervision import Supervisor
     from rlplan.executor.rollout.reward_sum import PoolSize, RewardSum
     from rlplan.plans.schema.job import job_paths, load_job
