@@ -33,34 +33,31 @@ from .group_why import explain
 from .inputs.group_model import Group, GroupJob, GroupsState, Jobs, NodeTypes, PhaseOption, Pin, Slowdown, excess
 from .inputs.workload_jobs import Problem
 from .simulate.permit_simulator import pace_s, units_kept
-from .simulate.slowdowns import bounds_kept, slowdowns, units_per_hour
+from .simulate.slowdowns import bounds_kept, slowdowns, training_per_hour
 from .simulate.steady_state import SteadyState, start_s, steady_state
 
-# Timelines of a plan of groups: the part of a steady state that the plan shows, and its export as Chrome trace
-# events.
-
 ITERATIONS = 2
-"""Iterations of the job that does fewest which are shown at most; a period may be many more."""
+"""Most iterations of the slowest job that are shown; a period may have many more."""
 
 
 def timeline_of(state: SteadyState) -> GroupTimeline:
-    """Turns from the beginning of a period, in order of begin, cut off at the end of the part that is shown."""
+    """Phases from the beginning of a period, in the order in which they begin, cut at the end of the shown part."""
     shown_s = state.period_s * min(1.0, ITERATIONS / min(state.iterations.values()))
-    turns: dict[tuple[float, float, str, str], Span] = {}
+    spans: dict[tuple[float, float, str, str], Span] = {}
     for held in state.held:
         if held.start_s >= shown_s:
             continue
-        # A turn on several nodes is one span.
+        # A phase on several nodes is one span.
         key = (held.start_s, held.end_s, held.job, held.phase)
-        units = (*(turns[key].units if key in turns else ()), *held.units)
-        turns[key] = Span(
+        units = (*(spans[key].units if key in spans else ()), *held.units)
+        spans[key] = Span(
             job=held.job,
             phase=held.phase,
             units=tuple(sorted(units)),
             begin_s=held.start_s,
             end_s=min(held.end_s, shown_s),
         )
-    return GroupTimeline(period_s=state.period_s, repeats=state.repeats, span_s=shown_s, spans=tuple(turns.values()))
+    return GroupTimeline(period_s=state.period_s, repeats=state.repeats, span_s=shown_s, spans=tuple(spans.values()))
 
 
 def chrome_trace(plan: GroupsPlan) -> dict[str, Any]:
@@ -145,7 +142,7 @@ def _with_points(inputs: GroupsInputs, groups: Mapping[str, PlannedGroup], probl
 def cost_figures(
     state: GroupsState, problem: Problem, by_group: Mapping[str, Mapping[str, Slowdown]] | None = None
 ) -> CostFigures:
-    """Price of a state per hour and per unit of training; a unit is what one USD buys if each job has its own nodes.
+    """Price of a state per hour and per unit of training, which is what one USD buys if each job has its own nodes.
 
     `by_group`: slowdowns by group and job, simulated here if not given.
     """
@@ -158,7 +155,7 @@ def cost_figures(
         for keeps in bounds_kept(group, state.jobs, slow, problem.rules).values()
     ]
     price = state.usd_per_hour(problem.node_types)
-    units = units_per_hour(slow, state.jobs, problem.node_types)
+    units = training_per_hour(slow, state.jobs, problem.node_types)
     return CostFigures(
         usd_per_hour=price,
         usd_per_unit=price / units if units else 0.0,

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ....plans.schema.workload import Objective
 from ....plans.yaml.errors import Infeasible
 from ..inputs.group_model import Group, GroupJob, NodeTypes, Rules, nodes_short, slowdown_bound
-from ..simulate.slowdowns import units_per_hour
+from ..simulate.slowdowns import training_per_hour
 from .group_columns import GroupColumn, fluid_bound, placed_solo
 from .group_search import ROUNDING, GroupSearch, Relaxation, choose, nearest
 from .group_solution import PLAN, GroupSolution, SearchEffort, SolveMemory
@@ -289,7 +289,7 @@ def _finish(search: GroupSearch, bound: float, previous: Sequence[Group], object
     groups = tuple(sorted((c.group for c in chosen), key=lambda g: g.pins[0].job))
     usd = sum(group.usd_per_hour(search.node_types) for group in groups)
     slow = {name: s for group in groups for name, s in search.checker.slowdowns(group, search.jobs).items()}
-    per_unit = usd / units_per_hour(slow, search.jobs, search.node_types)
+    per_unit = usd / training_per_hour(slow, search.jobs, search.node_types)
     reached, least = (usd, bound) if unit is None else (per_unit, min(unit.bound, per_unit))
     gap = 0.0 if reached - least <= ROUNDING * reached else (reached - least) / reached
     universe = (

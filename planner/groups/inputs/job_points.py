@@ -66,8 +66,8 @@ def points_there(workload: Path, job: str) -> list[PlannedPoint]:
 
 
 def alone(points: list[PlannedPoint], nodes: Nodes | None) -> PlannedPoint | None:
-    """The point at which the job would run on nodes of its own: of those on `nodes` the fastest, without `nodes` that
-    whose samples cost least. None: there is none."""
+    """The point by which the job would run on nodes of its own: the fastest on `nodes`, or without `nodes` the one with
+    the cheapest samples. None: there is none."""
     if nodes is None:
         return min(points, key=lambda point: (point.usd_per_1k_samples, point.name), default=None)
     on_nodes = [point for point in points if point.nodes == nodes]
@@ -86,7 +86,7 @@ def job_of_points(
     tail_finished: float,
     **fields: float,
 ) -> GroupJob:
-    """The job whose ways are its points, the reference first.
+    """The job whose options are its points, the reference first.
 
     Args:
         per_node: accelerators of a node by pool.

@@ -63,10 +63,10 @@ def solved_from(
 def running_state(plan: GroupsPlan, path: Path, jobs: Jobs, node_types: NodeTypes) -> GroupsState:
     """The state of the plan's jobs that `jobs` still has, with their phases of now, on the nodes that they hold.
 
-    Jobs that left are gone, and nodes that no job holds any more are given back; where the remaining jobs share
-    nothing, they are groups of their own, and the one with most jobs keeps the id. A job none of whose ways has the
-    pool and width that it runs on must be placed anew, and is left out like a new one. Raises InputError with the
-    plan's line where its nodes are not what the cluster has now.
+    Jobs that left are gone, and nodes without a job are given back; remaining jobs that share no nodes become groups of
+    their own, and the group with most jobs keeps the id. A job none of whose options has the pool and width that it
+    runs on must be placed anew, and is left out. Raises InputError with the plan's line if its nodes are not those of
+    the cluster any more.
     """
     groups: dict[str, Group] = {}
     for key, planned in plan.groups.items():
@@ -118,7 +118,7 @@ def _pin(name: str, group: PlannedGroup, job: GroupJob) -> Pin | None:
 
 
 def _option(pinned: PinnedPhase, options: tuple[PhaseOption, ...], group: PlannedGroup) -> int | None:
-    """Index of the way with the pool, nodes and slots that the phase holds, the plan's way first; None: none has."""
+    """Index of the option with the pool, nodes and slots that the phase holds, the plan's own first; None: none has."""
     nodes = len({group.node_of_unit(unit) for unit in pinned.units})
     order = sorted(range(len(options)), key=lambda index: (index != pinned.way, index))
     shape = (pinned.pool, nodes, len(pinned.units))

@@ -1,4 +1,4 @@
-"""The problem that a workload document states: jobs with their ways, node types, rules.
+"""The problem that a workload document states: jobs with their options, node types, rules.
 
 Seconds come from the document, from a job's plan or from a run (phase_seconds.py); host memory, warm and cold switches
 from the model's size where the document does not give them (state_memory.py, phase_seconds.py). A weight transfer
@@ -34,11 +34,8 @@ from .job_points import alone, job_of_points, points_there
 from .phase_seconds import PhaseSeconds, Switch, from_figures, from_plan, from_run, switch_seconds, sync_seconds
 from .state_memory import HostCopies, accelerator_bytes, rollout_bytes, train_bytes
 
-# Whether a job's plan or run (its source) is for the same machines as the job's reference in a workload.
-#
-# Seconds on one accelerator, or on one number of nodes, say nothing of another, so they are not carried over: the
-# machines that the plan was solved for must be the reference of both phases, and other machines are written as ways
-# with factors.
+# A job's plan or run (its source) must be for the machines of the job's reference in a workload: seconds on one kind of
+# accelerator, or number of nodes, say nothing of another. Other machines are written as `ways` with factors.
 
 
 def other_machines(

@@ -1,8 +1,8 @@
 """Slowdowns of a group's jobs over the first steps of a run, by the permit simulator.
 
-A plan states slowdowns of the long run. A run begins with all jobs ready at once, which take turns one after the other;
-under multi_rate they need some thirty steps until each has the share of the units that it has in the long run. So what
-a short run measured is compared with the same steps of a simulation.
+A plan states slowdowns of the long run. A run begins with all jobs ready at once, which then run one after another;
+under multi_rate it takes some thirty steps until each has its long-run share of the units. So the slowdowns of a short
+run are compared with those of the same steps of a simulation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def step_ends(
     Args:
         draws_s: by job, (rollout, train) seconds of its steps without switches, used cyclically.
         steps: by job, how many steps at least.
-        interference: share by which turns of several jobs slow each other.
+        interference: share by which phases of several jobs slow each other.
     """
     truths = [TruePhases(tuple(draws_s[placed.job])) for placed in placed]
     ends: dict[str, list[float]] = {placed.job: [] for placed in placed}
@@ -41,7 +41,7 @@ def step_ends(
             ends[span.job].append(span.end_s)
         if all(len(each) >= steps[job] for job, each in ends.items()):
             return ends
-    raise AssertionError("turns never end")
+    raise AssertionError("phases never end")
 
 
 def common_span(ends_s: Mapping[str, Sequence[float]]) -> tuple[float, float]:

@@ -1,9 +1,9 @@
 """Slowdowns of a group's jobs in the long run, and whether every job keeps its bound.
 
-Slowdown is iteration seconds in the group over the job's mean seconds solo on its reference ways. With durations that
-are known it is one number, the long-run mean. With spread it differs from stretch to stretch: each job draws its own
-iterations in an order that its name seeds, the same in every group (common random numbers), so that groups are compared
-on the same draws.
+Slowdown is iteration seconds in the group over the job's mean seconds alone by its reference. With known durations it
+is one number, the long-run mean. With spread it differs from stretch to stretch: each job draws its iterations in an
+order that its name seeds, the same in every group (common random numbers), so that groups are compared on the same
+draws.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Real = NDArray[np.float64]
 
 
 def cannot_hold(group: Group, jobs: Jobs, rules: Rules) -> bool:
-    """Whether no schedule at all keeps every bound: some job's ways take too long, or some unit has too much to do.
+    """Whether no schedule keeps every bound: the options of a job take too long, or a unit has too much to do.
 
     The load of a unit is the sum of s_j / (bound_j * solo_j) over the phases that hold it, and must not exceed 1.
     """
@@ -60,7 +60,7 @@ def cannot_hold(group: Group, jobs: Jobs, rules: Rules) -> bool:
 
 
 def is_solo_reference(group: Group) -> bool:
-    """Whether the group is one job on its reference ways, which slowdowns are compared with."""
+    """Whether the group is one job by its reference, to which slowdowns are relative."""
     return len(group.pins) == 1 and group.pins[0].rollout == group.pins[0].train == 0
 
 
@@ -120,13 +120,13 @@ def slowdowns(group: Group, jobs: Jobs, rules: Rules) -> dict[str, Slowdown]:
     return {pin.job: Slowdown(f, f, f) for pin, f in zip(group.pins, exact, strict=True)}
 
 
-def units_per_hour(slow: Mapping[str, Slowdown], jobs: Jobs, node_types: NodeTypes) -> float:
-    """Units of training that jobs of these slowdowns do in an hour; a unit is what one USD buys on their own nodes."""
+def training_per_hour(slow: Mapping[str, Slowdown], jobs: Jobs, node_types: NodeTypes) -> float:
+    """Training that jobs with these slowdowns do in an hour, in units of what one USD buys on their own nodes."""
     return math.fsum(jobs[name].solo_usd_per_hour(node_types) / slowdown.mean for name, slowdown in slow.items())
 
 
 def feasible(group: Group, jobs: Jobs, rules: Rules) -> bool:
-    """Whether every member keeps its bound; a solo job on its reference ways always does.
+    """Whether every member keeps its bound; a job alone by its reference always does.
 
     Where durations spread, the slowdown at `rules.quantile` of stretches must keep the bound, and first the slowdown
     with mean durations.
@@ -176,7 +176,7 @@ def bound_slowdowns(group: Group, jobs: Jobs, slow: Mapping[str, Slowdown], rule
 
 
 def bounds_kept(group: Group, jobs: Jobs, slow: Mapping[str, Slowdown], rules: Rules) -> dict[str, bool]:
-    """Whether each member keeps its bound; a solo job on its reference ways always does."""
+    """Whether each member keeps its bound; a job alone by its reference always does."""
     solo = is_solo_reference(group)
     return {
         name: solo or slowdown <= slowdown_bound(jobs[name], rules) * (1 + _TOLERANCE)

@@ -1,4 +1,4 @@
-"""The steady state of a group with mean durations: one period as a timeline, and its critical cycle of turns."""
+"""The steady state of a group with mean durations: one period as a timeline, and its critical cycle of phases."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .permit_simulator import SimulatedSpan, placed_arrays, placed_jobs, simulat
 
 # Maximum cycle ratio of an event graph, by Howard's policy iteration.
 #
-# In a periodic schedule each turn begins after certain others of its own or of the previous period have ended; the
+# In a periodic schedule each phase begins after certain others of its own or of the previous period have ended; the
 # largest ratio of seconds to periods over all cycles of these constraints is the shortest possible period, and a
-# cycle that attains it is what limits the rate. The algorithm is Dasdan's variant of Howard's (ACM TODAES 2004,
+# cycle that attains it limits the rate. The algorithm is Dasdan's variant of Howard's (ACM TODAES 2004,
 # "Experimental analysis of the fastest optimum cycle ratio and mean algorithms", figure 1), turned round for the
 # maximum.
 
@@ -145,7 +145,7 @@ _TIGHT = 1e-3
 
 @dataclass(frozen=True)
 class HeldNode:
-    """A stretch of a turn on one node, within a period."""
+    """A phase, or a part of one, on one node, within a period."""
 
     start_s: float
     end_s: float
@@ -159,11 +159,12 @@ class HeldNode:
 
 @dataclass(frozen=True)
 class Chain:
-    """The critical cycle: each turn waits for the one before it, and the first for the last of the period before."""
+    """The critical cycle: each phase waits for the one before it, and the first for the last of the period before."""
 
-    turns: tuple[tuple[str, PhaseName], ...]
+    phases: tuple[tuple[str, PhaseName], ...]
+    """(job, phase) of each."""
     seconds: float
-    """Seconds of these turns in a period, switches and interference included."""
+    """Seconds of these phases in a period, switches and interference included."""
     limits: bool
     """Whether the cycle sets the period; else jobs are held back so that others keep their bounds."""
 
@@ -178,7 +179,7 @@ class SteadyState:
     iterations: dict[str, int]
     """Iterations of each job in the period."""
     held: tuple[HeldNode, ...]
-    """All turns of the period, cut at its ends, by start, job and node; times from 0 to `period_s`."""
+    """All phases of the period, cut at its ends, by start, job and node; times from 0 to `period_s`."""
     busy: tuple[float, ...]
     """Share of the period that each unit is held."""
     chain: Chain
@@ -213,7 +214,7 @@ def steady_state(group: Group, jobs: Jobs, rules: Rules, slots_of: Mapping[str, 
     for span in simulate_phases(PermitMachine(rules.permit_rule), placed, truths, rules.interference):
         if span.end_s > begin_s:
             spans.append(span)
-        # The longest turn ends a period later at most, so all that begins in this one has ended by then.
+        # The longest phase ends at most a period later, so all phases that begin in this one have ended by then.
         if span.end_s > end_s + max(end_s - begin_s, sum(max(placed.expected_s) for placed in placed)):
             break
     period_s = end_s - begin_s
@@ -223,7 +224,7 @@ def steady_state(group: Group, jobs: Jobs, rules: Rules, slots_of: Mapping[str, 
 
 
 def _distance(log: NDArray[np.float64], times: NDArray[np.float64], a: int, b: int) -> tuple[int, float]:
-    """How far the group stands at row b from where it stood at row a: jobs in other phases, share of the time."""
+    """How much the state of the group at row b differs from that at row a: jobs in other phases, share of the time."""
     differing_phases = int((log[a, :, 0] != log[b, :, 0]).sum() + (log[a, :, 3] == log[b, :, 3]).sum())
     return differing_phases, float(np.abs(log[a, :, 1] - log[b, :, 1]).max() / (times[b] - times[a]))
 
@@ -259,21 +260,21 @@ def _chain(spans: list[SimulatedSpan], period_s: float) -> Chain:
             edges.add(Edge(before, after, spans[before].end_s - spans[before].start_s, 0))
         edges.add(Edge(line[-1], line[0], spans[line[-1]].end_s - spans[line[-1]].start_s, 1))
     ratio, cycle = max_cycle_ratio(sorted(edges))
-    turns: list[tuple[str, PhaseName]] = []
+    phases: list[tuple[str, PhaseName]] = []
     for edge in cycle:
         span = spans[edge.tail]  # type: ignore[call-overload]
-        if not turns or turns[-1] != (span.job, span.phase):
-            turns.append((span.job, span.phase))
-    if len(turns) > 1 and turns[0] == turns[-1]:
-        turns.pop()
-    turns = _once(turns)
-    first = turns.index(min(turns))
-    return Chain(tuple(turns[first:] + turns[:first]), ratio, ratio >= period_s * (1 - _TIGHT))
+        if not phases or phases[-1] != (span.job, span.phase):
+            phases.append((span.job, span.phase))
+    if len(phases) > 1 and phases[0] == phases[-1]:
+        phases.pop()
+    phases = _once(phases)
+    first = phases.index(min(phases))
+    return Chain(tuple(phases[first:] + phases[:first]), ratio, ratio >= period_s * (1 - _TIGHT))
 
 
-def _once(turns: list[tuple[str, PhaseName]]) -> list[tuple[str, PhaseName]]:
+def _once(phases: list[tuple[str, PhaseName]]) -> list[tuple[str, PhaseName]]:
     """A cycle without its repetitions of itself."""
-    for length in range(1, len(turns)):
-        if len(turns) % length == 0 and turns == turns[:length] * (len(turns) // length):
-            return turns[:length]
-    return turns
+    for length in range(1, len(phases)):
+        if len(phases) % length == 0 and phases == phases[:length] * (len(phases) // length):
+            return phases[:length]
+    return phases

@@ -22,7 +22,7 @@ async def test_the_next_job_begins_on_units_the_tail_left(stage):
 
     async def during(task):
         assert not stage.b.granted()
-        await until(stage.b.given)
+        await until(stage.b.granted)
         assert not task.done() and stage.live.held["b"].units == (1,)
         assert not stage.actor(other).running, "nothing of the job decodes on what it gave away"
 
@@ -142,7 +142,7 @@ async def test_a_paused_round_leaves_its_engines_and_goes_on_with_its_tokens(sta
         await asyncio.sleep(0.1)
         stage.come()
         assert not stage.b.granted()
-        await until(stage.b.given)
+        await until(stage.b.granted)
         assert not any(stage.actor(engine).running for engine in stage.short), "nothing of a decodes"
         assert stage.states() == ["asleep", "asleep"]
         stood = len(stage.log)
@@ -172,7 +172,7 @@ async def test_a_round_that_is_paused_again_and_again_loses_no_sample(stage):
                 stage.b.end()  # its training; it wants the unit again
             else:
                 stage.come()
-            await until(stage.b.given)
+            await until(stage.b.granted)
             stage.b.end()
 
     check(await stage.paused(during))
@@ -185,7 +185,7 @@ async def test_a_round_that_is_paused_while_its_engines_come_back_goes_on(stage)
     async def during(task):
         await until(lambda: stage.submitted(stage.short[0]))
         stage.come()
-        await until(stage.b.given)
+        await until(stage.b.granted)
         gate = stage.actor(stage.short[0]).gate = asyncio.Event()
         stage.b.end()
         await until(lambda: stage.given)
@@ -194,7 +194,7 @@ async def test_a_round_that_is_paused_while_its_engines_come_back_goes_on(stage)
         await asyncio.sleep(1)
         assert not stage.b.granted(), "weights are on their way to what b is to have"
         gate.set()
-        await until(stage.b.given)
+        await until(stage.b.granted)
         assert stage.states() == ["asleep", "asleep"] and not task.done()
         stage.b.end()
 
@@ -209,7 +209,7 @@ async def test_a_round_whose_last_rewards_come_in_its_pause_ends_there(stage):
     async def during(task):
         await until(lambda: len(stage.rewards.pending) == SAMPLES)
         stage.come()
-        await until(stage.b.given)
+        await until(stage.b.granted)
         stage.rewards.give()
         await asyncio.wait_for(asyncio.shield(task), 5)
         stage.a.end()
@@ -226,7 +226,7 @@ async def test_an_engine_that_dies_as_its_round_is_paused_costs_no_sample(stage,
         stage.come()
         await until(lambda: any(entry[1] == "release" for entry in stage.log))
         stage.short[0].fail("the test ends it")
-        await until(stage.b.given)
+        await until(stage.b.granted)
         assert not task.done()
         if bounded:  # else a replacement waits for nobody
             assert "awake" not in stage.states()
@@ -240,7 +240,7 @@ async def test_a_round_that_is_left_in_its_pause_leaves_nothing(stage):
     async def during(task):
         await until(lambda: stage.submitted(stage.short[0]))
         stage.come()
-        await until(stage.b.given)
+        await until(stage.b.granted)
         await left(task)
         raise RunFailed("left")
 
@@ -254,7 +254,7 @@ async def test_a_rollout_that_is_paused_before_its_round_says_it_is_clear(stage)
     stage.come()
     assert not stage.b.granted()
     waiting = asyncio.create_task(stage.units(stage.a, None))
-    await until(stage.b.given)
+    await until(stage.b.granted)
     assert not waiting.done()
     stage.b.end()
     units = await asyncio.wait_for(waiting, 60)
