@@ -46,7 +46,7 @@ from rlplan.planner.groups.inputs.group_model import (
     Jobs,
     NodeType,
     NodeTypes,
-    PhaseWay,
+    PhaseOption,
     Rules,
     next_id,
 )
@@ -223,8 +223,8 @@ def draw_jobs(profiles: tuple[str, ...], count: int, slo: float | None, rng: np.
             GroupJob(
                 f"j{number:04d}",
                 bound,
-                (PhaseWay(ROLLOUT, 1, 1, rollout_s, 0.0),),
-                (PhaseWay(TRAIN, 1, 1, train_s, 0.0),),
+                (PhaseOption(ROLLOUT, 1, 1, rollout_s, 0.0),),
+                (PhaseOption(TRAIN, 1, 1, train_s, 0.0),),
             )
         )
     return jobs

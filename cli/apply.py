@@ -74,7 +74,7 @@ def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, a
 def _followed(out: Path, plan: Path, request_id: str, timeout: float | None) -> dict[str, Any]:
     """Show what becomes of a request until all its moves are made; returns them. Raises RunFailed, InputError if the
     driver refuses the plan."""
-    from ..traces.groups.group_turns import GROUPS_COPY
+    from ..traces.groups.group_journal import GROUPS_COPY
     from ..traces.groups.groups_folder import moves_of, refusal_of, request_file
     from ..traces.groups.groups_status import driver_runs
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..executor.groups.bound_driver import Proposed, ReplanInputs
     from ..executor.groups.job_process import JobEnd
     from ..executor.groups.prepare_group import PreparedGroup
-    from ..executor.placement.seats import Placement
+    from ..executor.placement.run_placement import Placement
     from ..executor.prepare import Execution, Options
     from ..plans.check.finding import Finding
 
@@ -196,7 +196,8 @@ def _dry_run(
     from .shared.findings import reports
 
     names = [execution.name for execution in executions]
-    addresses, lack, in_cluster = live_check(placement, executions[0].pool.accelerators.kind)
+    rooms = list(placement.nodes_in_use().values())
+    addresses, lack, in_cluster = live_check(rooms, executions[0].pool.accelerators.kind)
     beside, refused = (None, None) if in_cluster else _beside_others(executions, placement)
     lack = lack or refused
     # Without a cluster a plan is checked for nodes that it will have.
@@ -280,11 +281,13 @@ def _execute_groups(path: Path, key: str | None, out: Path, options: Options, dr
 
 
 def _dry_run_of_groups(groups: Sequence[PreparedGroup], findings: Sequence[Finding], as_json: bool) -> int:
-    from ..executor.placement.live_checks import live_check_of_rooms
+    from ..executor.placement.live_checks import live_check
 
     names = {group.key: [job.name for job in group.jobs] for group in groups}
     rooms = [room for group in groups for room in group.rooms]
-    lack = live_check_of_rooms(rooms, groups[0].kind)
+    # Without a cluster this machine stands for all nodes.
+    check = live_check(rooms, groups[0].kind)
+    lack = check.lack if check.in_cluster else None
     ok = lack is None and all(finding.warning for finding in findings)
     code = 0 if ok else EXIT_BAD_INPUT if any(finding.bad_input for finding in findings) else EXIT_FAILED
     texts = [finding.noted for finding in findings]
@@ -354,7 +357,7 @@ def write_replan(given: ReplanInputs, path: Path) -> Proposed:
 
     running = load_groups_plan(given.running)
     workload = input_path(running.inputs.workload, given.plan)
-    proposal = propose_replan(workload, given.running, path, given.turns, given.ahead_s, given.ended)
+    proposal = propose_replan(workload, given.running, path, given.journals, given.ahead_s, given.ended)
     dump(proposal.plan, path)
     rules = find_site_rules(given.plan)
     policy = None if rules is None else load_site_rules(rules)

@@ -14,7 +14,7 @@ from ..plans.phrases.sentences import one_line
 from .shared.options import force_option
 
 if TYPE_CHECKING:
-    from ..traces.groups.group_turns import GroupTurns
+    from ..traces.groups.group_journal import GroupJournal
 
 
 @click.command("report")
@@ -74,8 +74,8 @@ def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: b
     from ..api.input_paths import check_target
     from ..plans.schema.groups_plan import load_groups_plan
     from ..plans.yaml.yaml_io import STDOUT, atomic_write
+    from ..traces.groups.group_journal import GROUP_JOURNAL, GROUPS_COPY, load_journal
     from ..traces.groups.group_report import group_report
-    from ..traces.groups.group_turns import GROUPS_COPY, TURNS, turns_of
     from ..traces.groups.groups_folder import MOVES, moves_of
     from ..traces.report_state import utc
     from .screens.groups_text import group_text, moves_lines
@@ -83,13 +83,13 @@ def _groups(run: Path, folders: dict[str, Path], html: Path | None, overwrite: b
 
     check_stdout(html, "--html", as_json)
     if html is not None:
-        written = [folder / name for folder in (run, *folders.values()) for name in (TURNS, GROUPS_COPY, MOVES)]
+        written = [folder / name for folder in (run, *folders.values()) for name in (GROUP_JOURNAL, GROUPS_COPY, MOVES)]
         check_target(html, *written, kind="page", force=overwrite)
     reports = {}
     for key, folder in folders.items():
-        turns = turns_of(folder)
-        reports[key] = group_report(folder, turns)
-        add_planned_so_far(reports[key], turns, load_groups_plan(folder / GROUPS_COPY).rules.interference)
+        journal = load_journal(folder)
+        reports[key] = group_report(folder, journal)
+        add_planned_so_far(reports[key], journal, load_groups_plan(folder / GROUPS_COPY).rules.interference)
     result = {"groups": reports, "moves": moves_of(run)}
     if html is not None:
         from ..plans.page.page_of_groups import group_run_page
@@ -116,22 +116,24 @@ def _printable(text: str) -> str:
     return text.translate(ASCII).encode(encoding, "replace").decode(encoding)
 
 
-def add_planned_so_far(report: dict[str, Any], turns: GroupTurns, interference: float) -> None:
+def add_planned_so_far(report: dict[str, Any], journal: GroupJournal, interference: float) -> None:
     """Add `slowdown_planned_so_far` to each job of a group's report (traces/groups/group_report.py): its slowdown over
     as many steps, simulated with the plan's seconds; None where jobs came or went, or started again.
 
     Args:
-        turns: the group's journal.
+        journal: of the group.
         interference: of the plan's rules.
     """
     from ..planner.groups.simulate.first_steps import first_slowdowns
-    from ..traces.groups.group_turns import read_seat
+    from ..traces.groups.group_journal import read_placed_job
 
     jobs: dict[str, Any] = report["jobs"]
-    unchanged = {seat["job"] for seat in turns.seats} == jobs.keys() and not report["left"]
+    unchanged = {placed["job"] for placed in journal.first_jobs} == jobs.keys() and not report["left"]
     planned = None
     if jobs and unchanged and all(row["starts"] == 1 for row in jobs.values()):
         alone_s, steps = ({job: row[key] for job, row in jobs.items()} for key in ("alone_s", "steps"))
-        planned = first_slowdowns(turns.rule, list(map(read_seat, turns.seats)), alone_s, steps, interference)
+        planned = first_slowdowns(
+            journal.rule, list(map(read_placed_job, journal.first_jobs)), alone_s, steps, interference
+        )
     for job, row in jobs.items():
         row["slowdown_planned_so_far"] = None if planned is None else planned[job]

@@ -243,7 +243,7 @@ def _tune_groups(run: Path, plan_path: Path | None, out: Path | None, overwrite:
     from ..plans.check.plan_check import input_path
     from ..plans.schema.groups_plan import load_groups_plan
     from ..plans.yaml.yaml_io import atomic_write, place_schema, sha256_file
-    from ..traces.groups.group_turns import GROUPS_COPY
+    from ..traces.groups.group_journal import GROUPS_COPY
     from .shared.output import must_be_file
 
     if plan_path is None:

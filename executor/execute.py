@@ -16,12 +16,14 @@ from .processes.host import cluster_address
 from .records.execution_folder import check_folder, run_lock
 
 if TYPE_CHECKING:
-    from .groups.member_task import Member
+    from .groups.member_task import MemberTask
     from .turns import Watcher
 
 
-def execute(executions: Sequence[Execution], options: Options, watcher: Watcher, member: Member | None = None) -> bool:
-    """Run all plans for `options.steps` steps each, in turns; `member`: their place in a co-execution group.
+def execute(
+    executions: Sequence[Execution], options: Options, watcher: Watcher, member: MemberTask | None = None
+) -> bool:
+    """Run all plans for `options.steps` steps each, in turns; `member`: the run's task in a co-execution group.
 
     Returns True when all steps are done, False when a signal ended the run before, with checkpoints.
     Raises InputError for data that does not fit the job, a folder that another process runs in or a RAY_ADDRESS that is

@@ -14,7 +14,7 @@ import time
 
 from ..plans.yaml.errors import RunFailed
 from ..traces.trace_events import Step
-from .groups.member_turns import begin_turn, end_turn, switched_in, units_of_round
+from .groups.member_phases import begin_phase, end_phase, switched_in, units_of_round
 from .memory.device_turns import TurnsTook
 from .records.run_record import StepSeconds, step_record
 from .rollout.round_runner import RoundOptions
@@ -36,7 +36,7 @@ async def step(run: TrainingRun) -> Step | None:
 async def _step(run: TrainingRun) -> Step:
     """The record of one step. Raises TrainerDied if the trainer died in it, RunFailed if training cannot go on."""
     run.begin_step()
-    await begin_turn(run, "rollout")
+    await begin_phase(run, "rollout")
     began = time.perf_counter()
     round_kind = run.schedule.next_kind()
     planned, version = run.settings.of_round(round_kind), f"{run.name}:{run.step_number}"
@@ -71,7 +71,7 @@ async def _step(run: TrainingRun) -> Step:
     run.timeouts.end_round(reward_executions(machine, result.samples))
     paused_s = 0.0 if units is None else units.paused_s
     rolled_out = time.perf_counter() - paused_s
-    apart_s = paused_s + await end_turn(run)  # seconds of the group: they are in no phase, and told by themselves
+    apart_s = paused_s + await end_phase(run)  # seconds of the group: they are in no phase, and told by themselves
     for prompt, reason in sorted(outcome.failures.items()):
         run.event("failed", step=run.step_number + 1, prompt=prompt, reason=reason)
     for name, failed in sorted(unscored(result.samples.values()).items()):
@@ -86,7 +86,7 @@ async def _step(run: TrainingRun) -> Step:
         lever.report(run, result.moved)
     groups = train_groups(outcome, result.samples, taken)
     run.weights.retire()
-    apart_s += await begin_turn(run, "train") if outcome.trained else 0.0
+    apart_s += await begin_phase(run, "train") if outcome.trained else 0.0
     training = TurnsTook()
     if outcome.trained:
         training = await while_trainer_lives(run.trainer, run.turns.to_training(run))
@@ -98,7 +98,7 @@ async def _step(run: TrainingRun) -> Step:
         else {}
     )
     trained = time.perf_counter() - apart_s
-    await end_turn(run)
+    await end_phase(run)
 
     # Alarm.
     run.count_skipped(metrics, len(outcome.trained))

@@ -21,7 +21,7 @@ from ..plans.schema.plan import Plan, load_plan
 from ..plans.yaml.errors import ErrorCollector, InputError
 from ..plans.yaml.yaml_io import error_at
 from .drafts.history_store import saved_history
-from .placement.seats import DoesNotFit, Placement, run_placement
+from .placement.run_placement import DoesNotFit, Placement, run_placement
 from .records.execution_folder import check_folder
 
 SHARED: tuple[tuple[str, ...], ...] = (

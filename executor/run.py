@@ -29,7 +29,7 @@ from ..traces.trace_events import Step
 from .configuration import run_settings
 from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
-from .groups.member_turns import MemberTurns, before_restart
+from .groups.member_phases import MemberPhases, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import RunCheckpoints, load_checkpoint
 from .records.run_record import DriftWatch, Recorder
@@ -63,7 +63,7 @@ class TrainingRun:
         trainer: TrainerGroup,
         prompt_ids: list[str],
         turns: DeviceTurns | None = None,
-        permits: MemberTurns | None = None,
+        permits: MemberPhases | None = None,
         planned_short_share: float | None = None,
     ) -> None:
         self.name, self.permits = name, permits

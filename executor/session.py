@@ -18,13 +18,13 @@ import psutil
 from .configuration import configuration
 from .engines.engine_handle import EngineDied, EngineHandle
 from .engines.fleet import Fleet
-from .groups.member_turns import MemberTurns
+from .groups.member_phases import MemberPhases
 from .groups.permit_actor import membership
 from .memory.device_holds import device_ledger
 from .memory.device_turns import DeviceTurns
 from .memory.free_memory import beside_others, held_by_others, held_text
+from .placement.actor_placer import ActorPlacer, NodeNews
 from .placement.live_checks import check_shared
-from .placement.seat_keeper import NodeNews, SeatKeeper
 from .prepare import Execution, Options, placement_of
 from .processes.actors import start_ray
 from .processes.supervision import Patience, Supervisor, together
@@ -40,11 +40,11 @@ from .trainer.trainer_group import TrainerGroup
 from .turns import Leaving, Watcher, take_turns, tell_faults
 
 if TYPE_CHECKING:
-    from .groups.member_task import Member
+    from .groups.member_task import MemberTask
 
 
 async def run_session(
-    executions: Sequence[Execution], options: Options, watcher: Watcher, member: Member | None
+    executions: Sequence[Execution], options: Options, watcher: Watcher, member: MemberTask | None
 ) -> bool:
     """As `execute.execute`, whose folders are locked by now."""
     session = Session(executions, options, watcher, member)
@@ -60,7 +60,7 @@ class Session:
     loop. `member`: their place in a co-execution group. Raises InputError for files that do not fit the job."""
 
     def __init__(
-        self, executions: Sequence[Execution], options: Options, watcher: Watcher, member: Member | None
+        self, executions: Sequence[Execution], options: Options, watcher: Watcher, member: MemberTask | None
     ) -> None:
         self._executions, self._options, self._watcher, self._member = executions, options, watcher, member
         first = executions[0]
@@ -80,12 +80,16 @@ class Session:
 
         supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
         placement = placement_of(executions)
-        self._seats = SeatKeeper(placement, self._pool.accelerators.kind, given=() if member is None else member.nodes)
-        self._fleet = Fleet(settings.fleet, supervisor, seats=self._seats)
-        self._judge = None if asked is None else JudgePool(asked, judge_tokenizer, supervisor, self._seats)
-        self._rewards = RewardSum.of_job(job, paths, settings.rewards, supervisor, seats=self._seats, judge=self._judge)
+        self._placer = ActorPlacer(
+            placement, self._pool.accelerators.kind, given=() if member is None else member.leased
+        )
+        self._fleet = Fleet(settings.fleet, supervisor, placer=self._placer)
+        self._judge = None if asked is None else JudgePool(asked, judge_tokenizer, supervisor, self._placer)
+        self._rewards = RewardSum.of_job(
+            job, paths, settings.rewards, supervisor, placer=self._placer, judge=self._judge
+        )
         trainers = {
-            execution.name: TrainerGroup(execution.name, trainer, supervisor, self._seats, options.node_patience_s)
+            execution.name: TrainerGroup(execution.name, trainer, supervisor, self._placer, options.node_patience_s)
             for execution, trainer in zip(executions, settings.trainers, strict=True)
         }
         self._plans, self._fleet_config = {e.name: e.plan for e in executions}, settings.fleet
@@ -96,9 +100,9 @@ class Session:
         )  # fmt: skip
         self._turns = DeviceTurns(self._ledger_of(), self._fleet, trainers)
         self._in_group = contextlib.AsyncExitStack()
-        self._group_turns: MemberTurns | None = None
+        self._phases: MemberPhases | None = None
         if member is not None:
-            self._group_turns = MemberTurns(member.permits, self._turns, member.engine_units(placement))
+            self._phases = MemberPhases(member.permits, self._turns, member.engine_units(placement))
         runner = RoundRunner(
             self._fleet,
             self._rewards,
@@ -122,7 +126,7 @@ class Session:
             trainer=trainer,
             prompt_ids=list(prompts),
             turns=self._turns,
-            permits=self._group_turns,
+            permits=self._phases,
             planned_short_share=execution.planned_short_share,
         )
         if self._options.history is not None:
@@ -135,9 +139,9 @@ class Session:
         names = ", ".join(engine.name for engine in self._fleet.all_engines())
         self._watcher.phase(f"starting reward workers, trainers and engines {names}")
         began = time.monotonic()
-        if self._group_turns is not None and self._turns.bounded:  # a start needs room where other jobs are
+        if self._phases is not None and self._turns.bounded:  # a start needs room where other jobs are
             await self._join_group()
-            await together(self._rewards.start(), self._group_turns.start())
+            await together(self._rewards.start(), self._phases.start())
         else:
             await together(self._rewards.start(), self._turns.start())
         start_s = round(time.monotonic() - began, 3)
@@ -145,7 +149,7 @@ class Session:
             await self._begin(execution, run, start_s)
         for note in self._rewards.notes():
             self._note(note, "sandbox_lacks", reason=note)
-        self._seats.tell = self._hear_node
+        self._placer.tell = self._hear_node
         if self._judge is not None:
             self._judge.tell = self._hear_death
         if not self._turns.bounded:
@@ -158,14 +162,14 @@ class Session:
     async def _reserve(self) -> None:
         """Take the nodes, and see that the runs fit beside what others hold there."""
         self._watcher.phase("reserving devices")
-        await self._seats.open(self._own_machine)
+        await self._placer.open(self._own_machine)
         # Of a group the others are there by right, and sleep in turns.
         on_gpus = self._pool.accelerators.kind == "cuda" and self._member is None
-        if on_gpus and (held := await held_by_others(self._seats.numbered)):
+        if on_gpus and (held := await held_by_others(self._placer.numbered)):
             self._turns.ledger = beside_others(self._ledger_of, self._fleet_config, self._plans, held)
             self._watcher.note(f"{held_text(held)}; the plan fits beside them")
         for execution in self._executions:
-            await check_shared(execution.run_dir, self._seats.nodes)
+            await check_shared(execution.run_dir, self._placer.nodes)
 
     async def _begin(self, execution: Execution, run: TrainingRun, start_s: float) -> None:
         options, home = self._options, execution.run_dir
@@ -201,7 +205,7 @@ class Session:
             seeded = self._executions[0].checked.job.rollout.seed_per_sample
             speed = SpeedCheck(self._fleet, profiled, len(self._tokenizer), seeded, options.speed_check_every)
         judges: Sequence[EngineHandle] = () if self._judge is None else self._judge.engines
-        leaving = Leaving(self._seats, self._fleet, self._runs, judges)
+        leaving = Leaving(self._placer, self._fleet, self._runs, judges)
         return await take_turns(self._runs, options, self._watcher, leaving, speed)
 
     async def close(self) -> None:
@@ -212,7 +216,7 @@ class Session:
                 await run.close()
             await self._rewards.close()
             await self._fleet.close()
-            self._seats.close()
+            self._placer.close()
         finally:
             await self._in_group.aclose()
 

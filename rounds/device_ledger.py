@@ -1,7 +1,7 @@
-"""The ledger of the accelerators that engines and trainers share: who holds how many bytes, and who may come next.
+"""The ledger of the accelerators that engines and trainers share: who holds how many bytes, and what may change next.
 
-Engines and trainers of a job take turns on the same devices. Each holder is in one state, on all of its devices, which
-says what it holds on each and what it keeps in host memory meanwhile:
+Engines and trainers of a job take turns on the same devices. Each holder is in one state on all of its devices, which
+says what it holds on each device and what in host memory meanwhile:
 
     engine    absent -> awake -> asleep -> loading -> awake ...     loading: weights, no KV cache
     trainer   absent -> loaded -> training -> sending -> offloaded -> loaded ...     sending: parameters, no moments
@@ -11,20 +11,21 @@ The planner states what is held by its estimates and the executor by what it sta
 
 - an engine that sleeps has dropped its weights and its KV cache (vLLM's sleep level 2) and keeps no copy of either in
   host memory: new weights come with the next weight sync;
-- a trainer that is offloaded leaves on the device what `staying` says. The rest of its parameters and moments is in
+- a trainer that is offloaded keeps on the device what `staying` says. The rest of its parameters and moments is in
   host memory, and comes back for the next update; gradients are dropped after each update;
-- while weights arrive a trainer has its parameters on the device, and of its moments what stays there anyway;
-- while it trains beside engines that decode (it streams), it has parameters and gradients there, which are in float32
-  both, and what it gathers of other ranks. On a device whose engine sleeps there is room for activations besides.
+- while weights are sent, a trainer has its parameters on the device, and of its moments only those that always stay;
+- while it trains beside engines that decode (it streams), it has its parameters and gradients there, both in float32,
+  and what it gathers from other ranks. On a device whose engine sleeps there is room for activations besides.
 
-The ledger reads no clock and moves no byte. The executor asks it before memory is taken and tells it after memory was
-freed (executor/memory/device_turns.py); the planner prices the order of a step with it (planner/costs/colocation.py)
-and reads its memory table off it (planner/costs/memory_table.py). So both have the same order and the same bytes.
+The ledger reads no clock and moves no byte. The executor asks it before memory is taken and reports to it after memory
+was freed (executor/memory/device_turns.py); the planner prices the order of a step with it
+(planner/costs/colocation.py) and takes its memory table from it (planner/costs/memory_table.py). So both have the same
+order and the same bytes.
 
 Invariants (`check_invariants`):
 - what is held on a device never exceeds its capacity: an event that would exceed it is refused;
-- a refused event changes nothing, on no device;
-- an event is only taken from a state that it can follow: an engine gets its KV cache after its weights, a trainer
+- a refused event changes nothing on any device;
+- an event is accepted only in a state that it may follow: an engine gets its KV cache after its weights, a trainer
   trains after its states came to the device.
 """
 
@@ -43,19 +44,19 @@ SLEEP_LEVEL = 2
 """vLLM's: 1 keeps a copy of the weights in host memory, 2 drops them."""
 
 PARAMETERS, MOMENTS, KV_CACHE = "trainer_parameters", "trainer_optimizer", "kv_cache"
-"""Names of the parts that come and go."""
+"""Names of the parts that are loaded and freed."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """An engine or a trainer, as each of its devices sees it.
+    """An engine or a trainer: what it holds on each of its devices.
 
     Attributes:
         name: of the engine or the trainer.
         kind: which of the two it is.
         on_device: bytes on a device by state; nothing in a state that is not named.
-        on_host: bytes in host memory by state, of what belongs to one device; a difference between two states crosses
-            the device's host link.
+        on_host: bytes in host memory by state, for one device; the difference between two states crosses the device's
+            host link.
     """
 
     name: str
@@ -78,8 +79,8 @@ class Holder:
 
 
 def staying(states: Parts, room_bytes: float) -> Parts:
-    """Of a trainer's states on a device those that stay there while engines decode: parameters and moments if both fit
-    into `room_bytes`, else the parameters if they do, else nothing."""
+    """The states of a trainer that stay on a device while engines decode: parameters and moments if both fit into
+    `room_bytes`, else the parameters alone if they fit, else nothing."""
     if sum(states.values()) <= room_bytes:
         return states
     parameters = states[PARAMETERS]
@@ -106,10 +107,10 @@ def trainer_holder(
 
     Args:
         parameters, moments: bytes of its float32 parameters, and of the optimizer's moments of them.
-        room_bytes: that these have on the device while engines decode (`staying`).
+        room_bytes: bytes of the device that are free for these while engines decode (`staying`).
         offload: whether the moments are in host memory throughout, updates included.
         training: all that it holds while it trains; None: parameters and moments.
-        sending: what it holds beside parameters while weights travel.
+        sending: what it holds beside parameters while weights are sent.
     """
     states = {PARAMETERS: parameters, MOMENTS: 0.0 if offload else moments}
     stays, always = staying(states, room_bytes), {MOMENTS: moments} if offload else {}
@@ -170,7 +171,7 @@ EVENTS: Mapping[Event, tuple[frozenset[State], State]] = {
 """The states that each event may follow, and the state that it leads to."""
 
 ROUNDING = 1e-9
-"""Share of the capacity by which sums of floats may be off."""
+"""Share of the capacity by which sums of floats may be wrong."""
 
 
 class OutOfMemory(ValueError):
@@ -183,26 +184,26 @@ class OutOfMemory(ValueError):
         )
 
 
-class WrongTurn(ValueError):
-    """An event that cannot follow the holder's state."""
+class WrongTransition(ValueError):
+    """An event that may not follow the holder's state."""
 
 
-class DeviceTurn(NamedTuple):
+class DeviceTransition(NamedTuple):
     """One event of one holder."""
 
     event: Event
     holder: str
 
 
-class DeviceMove(NamedTuple):
-    """What a turn does on each device of its holder.
+class TransitionBytes(NamedTuple):
+    """Bytes that a transition moves on each device of its holder.
 
     Attributes:
         mapped_bytes: by how much the holder's bytes on the device change, up or down.
         link_bytes: bytes that cross the device's host link, in either direction.
     """
 
-    turn: DeviceTurn
+    transition: DeviceTransition
     mapped_bytes: float
     link_bytes: float
 
@@ -211,13 +212,12 @@ class Device(NamedTuple):
     """An accelerator.
 
     Attributes:
-        name: what refusals call it.
+        name: in error messages.
         capacity_bytes: of its memory.
-        holders: all that may ever be on it.
-        always: bytes by what holds them whatever the states are: contexts, communicators and captured graphs of whoever
-            sleeps.
-        room_bytes: of its memory that an engine and a trainer may hold side by side, so that neither makes room for the
-            other; 0: they take turns, whatever they hold.
+        holders: all engines and trainers that may ever be on it.
+        always: bytes that are held in every state, by what holds them: contexts, communicators, captured graphs.
+        room_bytes: an engine and a trainer that together never hold more stay on it side by side; 0: they always take
+            turns.
     """
 
     name: str
@@ -231,8 +231,8 @@ class Device(NamedTuple):
         return held_bytes <= self.capacity_bytes * (1 + ROUNDING)
 
     def in_turns(self, one: Holder, other: Holder) -> bool:
-        """Whether two of its holders take turns: unless they are an engine and a trainer with room for all that either
-        ever holds, beside what other trainers keep here while engines decode."""
+        """Whether two of its holders take turns. An engine and a trainer do not if there is room for the most that each
+        of them ever holds, beside what other trainers keep here while engines decode."""
         if not self.room_bytes or one.kind == other.kind:
             return True
         others = [each for each in self.holders if each.kind == "trainer" and each.name not in (one.name, other.name)]
@@ -247,11 +247,11 @@ class DeviceLedger:
         devices: with the engines and trainers on each.
         states: of engines and trainers; those that are not named are absent at first.
         places: names of the devices of each holder, in the order of its ranks; None: in the order of `devices`.
-        shared: whether other jobs have the same devices in turns of their own (a co-execution group).
+        shared: whether other jobs use the same devices between this job's phases (a co-execution group).
 
     Attributes:
         where: the devices of each engine and trainer.
-        beside: for each engine and trainer those that it shares a device with in turns.
+        beside: for each engine and trainer, those with which it takes turns on a device.
     """
 
     def __init__(
@@ -270,8 +270,8 @@ class DeviceLedger:
                 self.holders[holder.name] = holder
                 self.where.setdefault(holder.name, []).append(device)
                 others = (other for other in device.holders if other.name != holder.name)
-                turns = beside.setdefault(holder.name, set())
-                turns.update(other.name for other in others if device.in_turns(holder, other))
+                neighbours = beside.setdefault(holder.name, set())
+                neighbours.update(other.name for other in others if device.in_turns(holder, other))
         self.beside = {name: frozenset(others) for name, others in beside.items()}
         self.places = places or {name: [device.name for device in on] for name, on in self.where.items()}
         self.states: dict[str, State] = {name: (states or {}).get(name, "absent") for name in self.holders}
@@ -289,7 +289,7 @@ class DeviceLedger:
         )
 
     def parts(self, device: str) -> dict[str, float]:
-        """Bytes that are held on a device now, by what holds them; parts of the same name are summed."""
+        """Bytes that are held on a device now, by part; parts of the same name are summed."""
         found: dict[str, float] = {}
         on = self.devices[device]
         for parts in (*(each.on_device.get(self.states[each.name], {}) for each in on.holders), on.always):
@@ -297,37 +297,39 @@ class DeviceLedger:
                 found[part] = found.get(part, 0.0) + size
         return found
 
-    def take(self, turn: DeviceTurn) -> DeviceMove:
-        """Take a turn on all devices of its holder; returns what it does on each.
+    def take(self, transition: DeviceTransition) -> TransitionBytes:
+        """Make a transition on all devices of its holder; returns the bytes that it moves on each.
 
-        Raises OutOfMemory or WrongTurn if it cannot be taken now, and changes nothing then.
+        Raises OutOfMemory or WrongTransition if it is not possible now, and then changes nothing.
         """
-        holder, now = self.holders[turn.holder], self.states[turn.holder]
-        before, after = EVENTS[turn.event]
+        holder, now = self.holders[transition.holder], self.states[transition.holder]
+        before, after = EVENTS[transition.event]
         more = holder.device_bytes(after) - holder.device_bytes(now)
-        for device in self.where[turn.holder]:
-            if now not in before or turn.event.partition("_")[0] != holder.kind:
-                raise WrongTurn(f"{device.name}: {turn.event.replace('_', ' ')} cannot be, {holder.name} is {now}")
-            # What frees memory is never refused, be the capacity what it may.
+        for device in self.where[transition.holder]:
+            if now not in before or transition.event.partition("_")[0] != holder.kind:
+                raise WrongTransition(
+                    f"{device.name}: {transition.event.replace('_', ' ')} cannot be, {holder.name} is {now}"
+                )
+            # What frees memory is never refused, whatever the capacity.
             if more > 0 and not device.fits((held := self.held_bytes(device.name)) + more):
-                raise OutOfMemory(device.name, holder.name, turn.event, more, device.capacity_bytes - held)
-        self.states[turn.holder] = after
-        # Who starts or ends brings or loses its states; they do not come from host memory.
+                raise OutOfMemory(device.name, holder.name, transition.event, more, device.capacity_bytes - held)
+        self.states[transition.holder] = after
+        # A holder that starts or ends makes or drops its states; they do not cross the host link.
         link = 0.0 if "absent" in (now, after) else abs(holder.host_bytes(after) - holder.host_bytes(now))
-        return DeviceMove(turn, abs(more), link)
+        return TransitionBytes(transition, abs(more), link)
 
-    def could(self, *turns: DeviceTurn) -> bool:
-        """Whether the turns could be taken one after another, from the states that are. Changes nothing."""
-        return self.refusal(turns) is None
+    def could(self, *transitions: DeviceTransition) -> bool:
+        """Whether the transitions are possible one after another from the present states. Changes nothing."""
+        return self.refusal(transitions) is None
 
-    def refusal(self, turns: Iterable[DeviceTurn]) -> OutOfMemory | WrongTurn | None:
-        """Why the turns could not be taken one after another, from the states that are; None if they could. `turns` may
-        look at the states as they go. Changes nothing."""
+    def refusal(self, transitions: Iterable[DeviceTransition]) -> OutOfMemory | WrongTransition | None:
+        """Why the transitions are not possible one after another from the present states; None if they are. The
+        iterable may read the states between them. Changes nothing."""
         before = dict(self.states)
         try:
-            for turn in turns:
-                self.take(turn)
-        except (OutOfMemory, WrongTurn) as refused:
+            for transition in transitions:
+                self.take(transition)
+        except (OutOfMemory, WrongTransition) as refused:
             return refused
         finally:
             self.states.update(before)
@@ -341,10 +343,10 @@ class DeviceLedger:
         """Whether an engine holds memory of a device that others use too."""
         return self.bounded(engine) and (self.shared or bool(self.beside[engine]))
 
-    def grows(self, turn: DeviceTurn) -> bool:
-        """Whether a turn takes more of a device than its holder has there now."""
-        holder = self.holders[turn.holder]
-        return holder.device_bytes(EVENTS[turn.event][1]) > holder.device_bytes(self.states[turn.holder])
+    def grows(self, transition: DeviceTransition) -> bool:
+        """Whether a holder needs more of a device after a transition than before."""
+        holder = self.holders[transition.holder]
+        return holder.device_bytes(EVENTS[transition.event][1]) > holder.device_bytes(self.states[transition.holder])
 
     def check_invariants(self) -> None:
         """Assert the invariants of the module."""

@@ -1,40 +1,38 @@
 """The state between rounds: the prompts of the next round, its kind, and the queue of deferred prompts.
 
-The feed is an endless stream: the shuffles of epoch 0, 1, 2, ... one behind the other. What is left of an epoch fills
-the next epoch's rounds, so no round is small because an epoch ends. A prompt that is *in flight* (in the round at hand,
-or deferred) is not issued a second time: the stream passes it over, and it keeps its place until it is free.
+Prompts come from an endless stream: the shuffles of epochs 0, 1, 2, ... one after another. The last prompts of an epoch
+share a round with the first ones of the next, so no round is small because an epoch ends. A prompt that is *in flight*
+(in the present round, or deferred) is not issued again: the stream skips it, and it keeps its place until it is free.
 
 Invariants:
-- over an epoch each prompt is trained or filtered exactly once, deferred ones included (those that the infrastructure
-  failed on are reported, not repeated), in the order of the epochs; an epoch is over once all its prompts are, which
-  may be while the next one runs;
-- prompt ids are unique in a round, in the deferred queue, and between the two;
-- the deferred queue is first in, first out; a long round comes when it holds P prompts, when its oldest prompt has
-  waited `MAX_WAIT_ROUNDS`, when it leaves fewer than P prompts for a short round, or when an epoch waits for it, so no
-  prompt waits without bound;
-- at most `MAX_OPEN_EPOCHS` epochs are open, so no prompt is trained three times more often than another. If the two
-  oldest open epochs hold fewer prompts than a short round issues, long rounds of the deferred prompts come first; only
-  refills of a round begin a third epoch. Where epochs defer so few prompts that one long round needs more than two
-  epochs, as many as it needs may be open, `MOST_OPEN_EPOCHS` at most;
-- a round is smaller than P only by the last three of these (the second needs few deferrals, the third a data set of
-  fewer than 2 P - 1 prompts, the fourth one of a few rounds), or when so many of its prompts are deferred, filtered or
-  failed that every prompt there is has been in it or must not run further ahead, or by what a long round filters, finds
-  short or an infrastructure failure voids; what is trained then counts in the gradient by its size, for losses are
-  divided by planned constants;
-- with a queue rule a long round is by queue and comes when Q prompts wait, whatever their wait, while the oldest epoch
-  has fresh prompts; from then until that epoch is over, and in the other cases above, long rounds are by waves, of the
-  oldest epoch's prompts first. So a prompt waits until it is long, or for `until_long_after` long rounds in which it
-  was drawn, or for its epoch's end;
-- the order of an epoch depends on (seed, epoch) only, and in `predict` on lengths of earlier rounds; `state()` holds
-  all that a resumed run needs, and a round that is begun and never ended changes nothing of it but for epochs begun.
+- in an epoch each prompt is trained or filtered exactly once, deferred ones included (prompts on which the
+  infrastructure failed are reported, not repeated), in the order of the epochs; an epoch is over once all its prompts
+  are, which may be while the next one runs;
+- prompt ids are unique in a round, in the deferred queue, and in both together;
+- the deferred queue is first in, first out. The next round is long (1) when the queue holds P prompts, (2) when its
+  oldest prompt has waited `MAX_WAIT_ROUNDS`, (3) when fewer than P prompts are left for a short round, or (4) when the
+  two oldest open epochs hold fewer prompts than a short round issues. So no prompt waits without bound;
+- at most `MAX_OPEN_EPOCHS` epochs are open, so no prompt is trained three times more often than another; only refills
+  of a round begin a third epoch. If epochs defer so few prompts that a long round needs the prompts of more than two,
+  so many may be open, `MOST_OPEN_EPOCHS` at most;
+- a round trains fewer than P prompts only if it is long by (2), (3) or (4), which few deferrals, a data set of fewer
+  than 2 P - 1 prompts, or one of a few rounds cause; if its refills have used all prompts that may be issued; or if a
+  long round filters prompts, finds them short, or loses them to an infrastructure failure. Its gradient is then
+  smaller in proportion, since losses are divided by planned constants;
+- with a queue rule, while the oldest epoch has fresh prompts, a long round is by queue and comes when Q prompts wait,
+  however long they have waited. After that, until the epoch is over, and in cases (3) and (4), long rounds are by
+  waves, with the oldest epoch's prompts first. So a prompt waits until it is long, or for `until_long_after` long
+  rounds in which it was drawn, or until its epoch ends;
+- the order of an epoch depends on (seed, epoch) only, and in `predict` also on lengths of earlier rounds; `state()`
+  holds all that a resumed run needs, and a round that is begun and never ended changes only which epochs are open.
 
-In `predict` the queue is filled from the feed, not from rounds: only prompts predicted to be long from earlier epochs
-wait there for a long round, and no round cuts or defers anything. The prediction is made for a whole epoch when it
-begins, from everything trained until then; only the last round of the epoch before is missing. The first epoch has no
-history, so it has short rounds only, which are plain synchronous rounds.
+In `predict` prompts come into the queue from the stream, not from rounds: those that earlier epochs predict to be long
+wait there for a long round, and no round cuts or defers any. The prediction is made for a whole epoch when it begins,
+from all rounds until then but the last one of the epoch before. The first epoch has no history, so all its rounds are
+short ones, which are plain synchronous rounds.
 
 Where samples are balanced by history (balancing/), the lengths of trained groups are recorded in every mode. That
-history decides where and in which order samples start, and not which groups count.
+history decides where and in which order samples start, not which groups are trained.
 """
 
 from __future__ import annotations
@@ -50,13 +48,13 @@ from .machines.round import Round
 from .predict import LengthHistory
 from .round_spec import RoundName, RoundSpec
 
-# A queue that fills slowly must not hold a prompt for ever: after this many rounds a smaller long round is run. With
-# the usual one long round in 3 to 20 it never triggers; it bounds the staleness of what a prompt's history says.
+# Rounds after which a smaller long round is run, so that no prompt waits for ever in a queue that fills slowly. With
+# the usual one long round in 3 to 20 this never happens.
 MAX_WAIT_ROUNDS = 64
 
-# Prompts that are seldom deferred must not run ahead of the others, epoch after epoch. Two epochs are open where one
-# runs into the next; a third one is begun by refills of a round alone. Where an epoch defers less than half of a long
-# round, so many may be open as fill one, up to the second number: else each epoch would end with a small long round.
+# Epochs that may be open: prompts that are seldom deferred must not be trained many epochs ahead of the others. Two are
+# open where one goes over into the next; only refills of a round begin a third. If an epoch defers less than half of a
+# long round, as many may be open as fill one, up to MOST_OPEN_EPOCHS: else each epoch would end by a small long round.
 MAX_OPEN_EPOCHS = 3
 MOST_OPEN_EPOCHS = 8
 
@@ -67,10 +65,10 @@ class _Epoch:
 
     Attributes:
         number: counted from 0.
-        fresh: prompts that are neither settled nor deferred, in the epoch's order; those of the round at hand too.
+        fresh: prompts that are neither settled nor deferred, in the epoch's order, those of the present round included.
         settled: prompts that were trained, filtered or failed.
-        put_off: how many of its prompts short rounds deferred so far.
-        expected_long: in `predict`, prompts that go to the deferred queue instead of to a short round.
+        put_off: number of its prompts that short rounds have deferred.
+        expected_long: in `predict`, prompts that go to the deferred queue and not to a short round.
     """
 
     number: int
@@ -82,9 +80,9 @@ class _Epoch:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A prompt that waits for a long round, the epoch that issued it, and since when (round number).
+    """A prompt that waits for a long round; `epoch` issued it, and it waits since round number `since`.
 
-    `age` is the number of long rounds that found it short, `waited` that of all long rounds since.
+    `age`: number of long rounds that found it short; `waited`: number of all long rounds since it waits.
     """
 
     prompt: str
@@ -95,9 +93,9 @@ class _Deferred:
 
 
 class Schedule:
-    """Hands out rounds one after another: `begin()`, drive the round, `end(round)`; repeat.
+    """Makes rounds one after another: `begin()`, run the round, `end(round)`; repeat.
 
-    `history` is what was seen of the prompts before the first epoch; without it, nothing.
+    `history`: lengths of the prompts that are known before the first epoch; None: none are.
     """
 
     def __init__(
@@ -109,15 +107,15 @@ class Schedule:
         self.round_number = 0
         self._prompts = sorted(prompts)
         self._seed = seed
-        self._open: list[_Epoch] = []  # epochs that are begun and not over, in order; always one at least
+        self._open: list[_Epoch] = []  # epochs that are begun and not over, in order; at least one
         self._next_epoch = 0
         self._deferred: list[_Deferred] = []
         self._issued: dict[str, int] = {}  # prompts of the latest round -> the epoch that issued them
         self._running = False  # whether that round is not ended
         self.ages: tuple[int, ...] = ()
-        """Of the prompts of the latest round if it was by queue, in its order."""
+        """Ages of the prompts of the latest round, in its order, if it was by queue."""
         self.waits: tuple[int, ...] = ()
-        """Long rounds that those prompts waited which the latest round settled, itself included."""
+        """Number of long rounds, the latest included, for which each prompt waited that the latest round settled."""
         self.draining = False
         self._history = history or LengthHistory()  # used where the spec `learns` only
         self._begin_epoch()
@@ -130,7 +128,7 @@ class Schedule:
         order.reverse()
         expected: frozenset[str] = frozenset()
         if self.spec.mode == "predict":
-            # Enough are left for a whole short round, whatever share the plan says.
+            # Enough prompts are left for a whole short round, whatever share the plan states.
             keep = self.spec.prompts_per_step
             expected = self._history.expected_long(self._prompts, self.spec.long_share, keep)
         self._open.append(_Epoch(self._next_epoch, order, set(), expected))
@@ -140,8 +138,8 @@ class Schedule:
         """The next `count` prompts of the stream, each with its epoch; fewer only if all others are in flight, or done
         in all epochs that may be open.
 
-        Those expected to be long go to the queue instead. Begins epochs as it needs them: one at most, for every prompt
-        that is free is in it.
+        Prompts that are expected to be long go to the queue instead. Begins the next epoch if needed: at most one,
+        since it has every prompt that is free.
         """
         busy = {waiting.prompt for waiting in self._deferred}
         if self._running:
@@ -172,14 +170,14 @@ class Schedule:
         return issued
 
     def _take(self, count: int) -> list[str]:
-        """Up to `count` prompts of the stream for the round at hand."""
+        """Up to `count` prompts of the stream for the present round."""
         taken = self._scan(count)
         self._issued.update(taken)
         return [prompt for prompt, _ in taken]
 
     def upcoming(self, count: int) -> list[tuple[str, int]]:
-        """The prompts, each with its epoch, that the stream would hand out next if the round at hand took none of them:
-        `count` of them, or as many as the epochs that are begun have."""
+        """The next `count` prompts of the stream, each with its epoch, if the present round takes no more; fewer if the
+        open epochs have fewer."""
         busy = {waiting.prompt for waiting in self._deferred} | set(self._issued)
         free: dict[str, int] = {}
         for epoch in self._open:
@@ -190,13 +188,13 @@ class Schedule:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next prompt that is free; it falls back when one that was in flight longer is free again."""
+        """The epoch of the next free prompt; a prompt of an earlier epoch that becomes free again sets it back."""
         waiting = set(self.deferred)
         begun = (epoch.number for epoch in self._open if any(prompt not in waiting for prompt in epoch.fresh))
         return next(begun, self._next_epoch)
 
     def epoch_of(self, prompt: str) -> int:
-        """The epoch that issued a prompt of the latest round, which may have ended. Raises KeyError for any other."""
+        """The epoch that issued a prompt of the latest round. Raises KeyError for any other prompt."""
         return self._issued[prompt]
 
     @property
@@ -205,17 +203,16 @@ class Schedule:
         return tuple(waiting.prompt for waiting in self._deferred)
 
     def recorded(self) -> Recorded:
-        """What earlier rounds have recorded of the prompts, where the spec `learns`."""
+        """The lengths of earlier rounds, if the spec `learns`."""
         return self._history.recorded(self._prompts)
 
     def drain(self) -> None:
-        """From now on, until a `restore`, nothing fresh is issued: only the queue's rounds are left, the last of them
-        smaller."""
+        """Issue no fresh prompts until a `restore`: only long rounds of the queue follow, the last of them smaller."""
         self.draining = True
 
     @property
     def rounds_owed(self) -> int:
-        """Long rounds that train the queue if it is drained now; one more for each that the infrastructure fails."""
+        """Number of long rounds that train the whole queue, if none fails."""
         return -(-len(self._deferred) // self.spec.prompts_per_step)
 
     # -- rounds --------------------------------------------------------------------------------------------------------
@@ -225,7 +222,7 @@ class Schedule:
         return "long" if self._next_long()[0] else "short"
 
     def _next_long(self) -> tuple[list[_Deferred], bool]:
-        """Of the next round its prompts, none if it is short, and whether it is by queue."""
+        """The prompts of the next round if it is long, else none; and whether it is by queue."""
         queue, target, waiting = self.spec.queue, self.spec.prompts_per_step, len(self._deferred)
         must = self.draining or len(self._prompts) - waiting < target or self._epochs_wait()
         if queue is not None and self._open[0].fresh and not must:
@@ -238,7 +235,7 @@ class Schedule:
         return (first[:target] if waiting >= target or must else []), False
 
     def _epochs_wait(self) -> bool:
-        """Whether a short round would find fewer prompts than it issues in all epochs that may be open but one."""
+        """Whether a short round would find too few prompts without beginning the last epoch that may be open."""
         most = self._most_open() - 1
         if len(self._open) < most:
             return False
@@ -247,7 +244,7 @@ class Schedule:
         return len(free) < self.spec.short_prompts
 
     def _most_open(self) -> int:
-        """How many epochs may be open: a full long round comes from as many as the oldest one's deferrals say."""
+        """How many epochs may be open: as many as fill a long round if each defers as many prompts as the oldest."""
         fills = -(-self.spec.prompts_per_step // max(self._open[0].put_off, 1))
         return MAX_OPEN_EPOCHS + min(max(fills - 2, 0), max(MOST_OPEN_EPOCHS - MAX_OPEN_EPOCHS, 0))
 
@@ -264,7 +261,7 @@ class Schedule:
         return self.spec.long(len(chosen)).machine(list(self._issued))
 
     def end(self, finished: Round) -> Outcome:
-        """Close the round that was begun last: settle or defer its prompts; the others were never issued.
+        """End the round that was begun last: settle or defer its prompts; those that it returns were never issued.
 
         Raises AssertionError if a conservation law is broken.
         """
@@ -300,7 +297,7 @@ class Schedule:
         if self.spec.learns:
             self._history.learn(finished)  # epochs that begin from now on use it
         if self.spec.mode == "predict":
-            # Sees to it that a short round, if one comes next, finds prompts for it at the head of the stream.
+            # Prompts that are expected to be long leave the head of the stream before the next round is chosen.
             self._scan(self.spec.prompts_per_step)
         self.check_invariants()
         self._open = [epoch for epoch in self._open if len(epoch.settled) < len(self._prompts)]
@@ -311,7 +308,7 @@ class Schedule:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def check_invariants(self) -> None:
-        """Assert, between rounds, that each prompt is in one place in each epoch, and in flight once at most."""
+        """Assert, between rounds, that each prompt is in one place in each epoch, and at most once in flight."""
         every = set(self._prompts)
         done = every  # prompts that are settled in the epoch before
         for epoch in self._open:
@@ -326,7 +323,7 @@ class Schedule:
         assert len(self._open) <= max(MAX_OPEN_EPOCHS, MOST_OPEN_EPOCHS), "prompts run ahead of those that wait"
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed run needs, as JSON-ready data. A round that is not ended is as if never begun."""
+        """All that a resumed run needs, as JSON-ready data; a round that has not ended counts as never begun."""
         epochs = [
             {
                 "epoch": epoch.number,

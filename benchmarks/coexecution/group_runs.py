@@ -32,7 +32,7 @@ from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.schema.workload import Workload
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import dump
-from rlplan.traces.groups.group_turns import GROUPS_COPY, GroupTurns, read_seat, turns_of
+from rlplan.traces.groups.group_journal import GROUPS_COPY, GroupJournal, load_journal, read_placed_job
 from rlplan.traces.groups.groups_folder import MOVES, moves_of
 from rlplan.traces.run_log import TRACE, RunLog, read_run
 from rlplan.traces.trace import read_trace
@@ -280,7 +280,7 @@ def compare(
     by `core_interference`, and a job alone does not suffer that: for it, cores count as faster by that share.
     """
     logs = {name: read_run(out / name / TRACE) for name in alone}
-    turns = turns_of(out)
+    turns = load_journal(out)
     ends = _ends_s(turns)
     begin_s, end_s = common_span(ends)
     common = steps_within(ends, (begin_s, end_s))
@@ -291,7 +291,7 @@ def compare(
     wall_s = {name: mean(step.total_s for step in run.log.steps[WARM:]) for name, run in alone.items()}
     plan = load_groups_plan(groups)
     counts = {name: len(each) for name, each in steps.items()}
-    seats = [read_seat(seat) for seat in turns.seats]
+    seats = [read_placed_job(seat) for seat in turns.first_jobs]
     replayed = step_ends(turns.rule, seats, steps, counts, plan.rules.interference)
     predicted = {name: step_seconds(each, common[name]) / alone_s[name] for name, each in replayed.items()}
     [group] = plan.groups.values()
@@ -317,10 +317,10 @@ def compare(
     }
 
 
-def _ends_s(turns: GroupTurns) -> dict[str, list[float]]:
+def _ends_s(turns: GroupJournal) -> dict[str, list[float]]:
     """By job, the seconds since the group began in which its steps ended: with the ends of their trainings."""
     ends: dict[str, list[float]] = {}
-    for turn in turns.turns:
+    for turn in turns.spans:
         if turn.phase == "train" and turn.ended:
             ends.setdefault(turn.job, []).append(turn.end_s)
     return ends

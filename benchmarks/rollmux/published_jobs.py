@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlplan.planner.groups.inputs.group_model import GroupJob, NodeType, NodeTypes, PhaseWay
+from rlplan.planner.groups.inputs.group_model import GroupJob, NodeType, NodeTypes, PhaseOption
 from rlplan.plans.yaml.errors import InputError
 
 ROLLOUT, TRAIN = "H20", "H800"
@@ -65,15 +65,15 @@ def job_of(name: str, workload: tuple[str, float, float], slo: float, nodes: int
     model, rollout_s, train_s = workload
     rollout_bytes, train_bytes = footprint_bytes(model)
     rollout = [
-        PhaseWay(ROLLOUT, nodes, 1, rollout_s, rollout_bytes),
-        PhaseWay(TRAIN, nodes, 1, rollout_s * spill, rollout_bytes),
+        PhaseOption(ROLLOUT, nodes, 1, rollout_s, rollout_bytes),
+        PhaseOption(TRAIN, nodes, 1, rollout_s * spill, rollout_bytes),
     ]
-    train = [PhaseWay(TRAIN, nodes, 1, train_s, train_bytes)]
+    train = [PhaseOption(TRAIN, nodes, 1, train_s, train_bytes)]
     if nodes == 1:
-        train.append(PhaseWay(TRAIN, 2, 1, train_s, train_bytes))
+        train.append(PhaseOption(TRAIN, 2, 1, train_s, train_bytes))
     else:
-        rollout.append(PhaseWay(ROLLOUT, 1, 1, 2.0 * rollout_s, rollout_bytes))
-        train.append(PhaseWay(TRAIN, 1, 1, 2.0 * train_s, train_bytes))
+        rollout.append(PhaseOption(ROLLOUT, 1, 1, 2.0 * rollout_s, rollout_bytes))
+        train.append(PhaseOption(TRAIN, 1, 1, 2.0 * train_s, train_bytes))
     return GroupJob(name, slo, tuple(rollout), tuple(train), cold_s=COLD_S)
 
 
@@ -285,7 +285,7 @@ class Drift:
         )
 
 
-def _slower(ways: tuple[PhaseWay, ...], factor: float) -> tuple[PhaseWay, ...]:
+def _slower(ways: tuple[PhaseOption, ...], factor: float) -> tuple[PhaseOption, ...]:
     return tuple(replace(way, mean_s=way.mean_s * factor) for way in ways)
 
 
@@ -299,7 +299,7 @@ def _slower(ways: tuple[PhaseWay, ...], factor: float) -> tuple[PhaseWay, ...]:
 def job_usd_per_hour(job: GroupJob, node_types: NodeTypes) -> float:
     """Least price of one job under its bound."""
 
-    def least(ways: tuple[PhaseWay, ...]) -> float:
+    def least(ways: tuple[PhaseOption, ...]) -> float:
         return min(
             way.mean_s * way.nodes * way.slots / node_types[way.pool].slots * node_types[way.pool].usd_per_hour
             for way in ways

@@ -167,7 +167,7 @@ class GroupView:
                 self._first_end.pop(name, None)
             self._jobs[name] = member
 
-    def told(self, job: str, what: dict[str, Any]) -> None:
+    def reported(self, job: str, what: dict[str, Any]) -> None:
         """What a job's process told."""
         match what["tell"]:
             case "step":

@@ -25,8 +25,8 @@ import ray
 
 from ...plans.yaml.errors import InputError, RunFailed
 from ..drafts.draft_messages import DraftReport, PromptHistory
+from ..placement.actor_placer import ActorPlacer
 from ..placement.live_nodes import on_node
-from ..placement.seat_keeper import SeatKeeper
 from ..processes.actors import ACTOR_OPTIONS, end_actor, retrieved, track
 from ..processes.faults import ActorFailed, ErrorClass, classify, failure, reason
 from ..processes.supervision import CALL_DEADLINE_S, LOOK_S, LastHeard, Patience, Supervisor
@@ -189,7 +189,7 @@ EngineNews = EngineEvents | EngineDied | EngineBack | Exception
 class EngineHandle:
     """One engine of the fleet. `tell` hears its news, on the event loop; `spawn` and `end` make and kill its actor.
 
-    `seats` says where it runs, each time that it is started; None: on any node, on the cores of its configuration.
+    `placer` says where it runs, each time that it is started; None: on any node, on the cores of its configuration.
     """
 
     def __init__(
@@ -199,10 +199,10 @@ class EngineHandle:
         supervisor: Supervisor,
         spawn: Callable[[EngineConfig], Any] = spawn_engine,
         end: Callable[[Any], None] = end_actor,
-        seats: SeatKeeper | None = None,
+        placer: ActorPlacer | None = None,
     ) -> None:
         self.config = config
-        self._seats = seats
+        self._placer = placer
         self.alive = False
         self.version = ""
         self._tell = tell
@@ -236,11 +236,11 @@ class EngineHandle:
         """Start the engine; a start that its process does not survive is tried again. Raises RunFailed."""
         await self._supervisor.start(self)
 
-    async def seat(self) -> None:
+    async def find_node(self) -> None:
         """Find the engine's node and devices; waits as long as no node has room for it."""
-        if self._seats is not None:
-            seat = await self._seats.engine(self.name)
-            self.config = replace(self.config, node_id=seat.node_id, cores=seat.cores, gpus=seat.gpus)
+        if self._placer is not None:
+            placed = await self._placer.engine(self.name)
+            self.config = replace(self.config, node_id=placed.node_id, cores=placed.cores, gpus=placed.gpus)
         if self.room is not None:
             await self.room(self.name)
 

@@ -17,8 +17,8 @@ from functools import partial
 
 from ...plans.facts.device_shares import ENGINE_SHARE
 from ...plans.schema.levers import EngineLayout
-from ..placement.seat_keeper import SeatKeeper
-from ..placement.seats import engine_counts, engine_name
+from ..placement.actor_placer import ActorPlacer
+from ..placement.run_placement import engine_counts, engine_name
 from ..processes.supervision import Supervisor, together
 from .engine_handle import EngineDied, EngineHandle, EngineNews
 from .messages import EngineConfig
@@ -87,9 +87,9 @@ class Fleet:
         config: FleetConfig,
         supervisor: Supervisor | None = None,
         handle: Callable[[EngineConfig, Callable[[EngineNews], None], Supervisor], EngineHandle] | None = None,
-        seats: SeatKeeper | None = None,
+        placer: ActorPlacer | None = None,
     ) -> None:
-        handle = handle or partial(EngineHandle, seats=seats)
+        handle = handle or partial(EngineHandle, placer=placer)
         self._device = config.device
         self.draft_tokens = config.draft_tokens
         """Tokens that its engines can draft for a sample and step; 0: they cannot."""

@@ -1,9 +1,8 @@
 """Watches the bounds of running jobs by the bound machine, and has a re-plan proposed before one breaks.
 
 Invariants:
-- each alarm, and each bound that broke or holds again, stands in the journal of moves, and is told once;
-- a re-plan is applied only if the planner says that the policy allows it; otherwise it is a file for a person to look
-  at, and nothing else happens.
+- each alarm, and each bound that broke or holds again, is written to the journal of moves and reported once;
+- a re-plan is applied only if the planner says that the policy allows it; otherwise it is only a file for the user.
 """
 
 from __future__ import annotations
@@ -20,12 +19,19 @@ from ...plans.phrases.numbers import count, seconds, times
 from ...plans.schema.groups_plan import load_groups_plan
 from ...plans.yaml.errors import Infeasible, InputError, RunFailed
 from ...plans.yaml.yaml_io import sha256_file
-from ...rounds.permits.bound_machine import Alarm, BoundEvent, BoundMachine, Broken
-from ...traces.groups.group_turns import GROUPS_COPY, TURNS, GroupTurns, TrainingEnds, bound_of, read_turns
+from ...rounds.permits.bound_machine import BoundEvent, BoundMachine
+from ...traces.groups.group_journal import (
+    GROUP_JOURNAL,
+    GROUPS_COPY,
+    GroupJournal,
+    TrainingEnds,
+    bound_of,
+    read_group_journal,
+)
 from ...traces.trace import TraceError
 from .group_change import MoveJournal, MoveRequest, write_request
 
-EVERY_S = 5.0  # how often the journals of turns are read
+EVERY_S = 5.0  # how often the journals of groups are read
 AGAIN_S = 300.0  # between two re-plans at least, solved or not
 _WORDS = {"mean": "its mean", "stretch": "its last stretch", "running": "the iteration that runs"}
 
@@ -37,8 +43,8 @@ class Proposed:
     Attributes:
         path: of the plan.
         moves: how many jobs it moves.
-        price_s: seconds that the moves cost, together.
-        applies: whether the policy allows it without asking a person.
+        price_s: seconds that all moves cost together.
+        applies: whether the policy allows to apply it without asking the user.
         reason: why, or why not.
     """
 
@@ -54,17 +60,17 @@ class ReplanInputs:
     """What a re-plan is solved from.
 
     Attributes:
-        plan: the plan that runs, where its inputs are relative to.
-        running: the copy of it that the driver goes by.
-        turns: the journal of each group.
+        plan: the plan that runs; its inputs are relative to this path.
+        running: the driver's copy of it.
+        journals: of each group.
         ahead_s: seconds that each job is ahead of its bound.
-        ended: jobs that do not run any more.
+        ended: jobs that have ended.
         hours_since: hours since the last re-plan that was applied without asking; None: there was none.
     """
 
     plan: Path
     running: Path
-    turns: Mapping[str, GroupTurns]
+    journals: Mapping[str, GroupJournal]
     ahead_s: Mapping[str, float]
     ended: Collection[str]
     hours_since: float | None
@@ -79,9 +85,9 @@ class BoundDriver:
 
     Args:
         out: the folder of the groups.
-        plan: the plan that runs, where its inputs are relative to.
+        plan: the plan that runs; its inputs are relative to this path.
         journal: of moves.
-        note: tells a person.
+        note: shows a line to the user.
         replanner: None: no re-plan is proposed.
     """
 
@@ -93,13 +99,13 @@ class BoundDriver:
         self._groups: dict[str, str] = {}
         self._ends: dict[str, tuple[Path, TrainingEnds]] = {}
         self._looked = 0.0
-        self._wanted = False  # a re-plan, since a job was about to break its bound
-        self._not_before = 0.0  # in which second, of time.monotonic, the next is tried
+        self._wanted = False  # whether a job was about to break its bound since the last re-plan
+        self._not_before = 0.0  # second of time.monotonic before which no re-plan is tried
         self._proposing: asyncio.Task[None] | None = None
 
     def runs(self, plan: Path | None, folders: Mapping[str, Path]) -> None:
-        """A plan runs, at the beginning or after its moves; `folders`: of its groups; `plan`: None if it is the same
-        as before."""
+        """Watch the jobs of a plan from now on, at the beginning or after its moves; `folders`: of its groups; `plan`:
+        None if it is the same as before."""
         self._plan = plan or self._plan
         copy = load_groups_plan(self._out / GROUPS_COPY)
         members = {
@@ -120,22 +126,22 @@ class BoundDriver:
         first = not self._groups
         self._groups = {name: key for name, (key, _) in members.items()}
         for key, folder in folders.items():
-            self._ends.setdefault(key, (folder, TrainingEnds(folder / TURNS)))
+            self._ends.setdefault(key, (folder, TrainingEnds(folder / GROUP_JOURNAL)))
         if first:
-            self._feed()  # what an earlier driver saw is not told again, but what it saw coming may be there still
+            self._feed()  # reported by an earlier driver already; but alarms of that time may still hold
         states = {self._machine.figures(job).state for job in self._machine.jobs}
         self._wanted = bool(states & {"alarm", "broken"})
 
     def look(self, ended: Collection[str], moving: bool) -> None:
-        """Look at the iterations that ended; call it about every second. `moving`: moves are under way, during which
-        nothing is proposed."""
+        """Check the bounds; call it about every second. `moving`: moves are under way, during which no re-plan is
+        proposed."""
         if time.monotonic() - self._looked < EVERY_S:
             return
         self._looked = time.monotonic()
-        told = self._feed() + self._machine.look(time.time())
-        for event in told:
-            self._tell(event)
-        self._wanted |= any(isinstance(event, Alarm | Broken) for event in told)
+        events = self._feed() + self._machine.look(time.time())
+        for event in events:
+            self._report(event)
+        self._wanted |= any(event.state != "cleared" for event in events)
         idle = self._proposing is None or self._proposing.done()
         due = self._wanted and time.monotonic() >= self._not_before
         if due and idle and not moving and self._replanner is not None:
@@ -143,7 +149,7 @@ class BoundDriver:
             self._proposing = asyncio.create_task(self._propose(self._replanner, ended))
 
     def ended(self, job: str) -> None:
-        """A job is done, or has failed: its bound is looked at no more."""
+        """A job is done, or has failed: its bound is not watched any more."""
         self._machine.leave(job)
         self._groups.pop(job, None)
 
@@ -153,54 +159,53 @@ class BoundDriver:
             await asyncio.gather(self._proposing, return_exceptions=True)
 
     def _feed(self) -> list[BoundEvent]:
-        told: list[BoundEvent] = []
+        """Give the machine the trainings that ended since the last call; returns its events."""
+        events: list[BoundEvent] = []
         for key, (_, ends) in self._ends.items():
             try:
                 for job, start, at_s in ends.new():
                     if self._groups.get(job) == key:
-                        told += self._machine.ended(job, start, at_s)
+                        events += self._machine.ended(job, start, at_s)
             except (TraceError, OSError) as error:
                 self._note(f"bounds of group {key} cannot be checked: {error}")
-        return told
+        return events
 
-    def _tell(self, event: BoundEvent) -> None:
+    def _report(self, event: BoundEvent) -> None:
         figures = event.figures
-        what = "alarm" if isinstance(event, Alarm) else "broken" if isinstance(event, Broken) else "cleared"
         self._write(
-            "bound", job=event.job, group=self._groups[event.job], state=what, slowdown=figures.slowdown,
+            "bound", job=event.job, group=self._groups[event.job], state=event.state, slowdown=figures.slowdown,
             recent=figures.recent, slo=figures.slo, breaks_in=figures.breaks_in,
         )  # fmt: skip
         slowdown = "unknown" if figures.slowdown is None else times(figures.slowdown)
-        if isinstance(event, Alarm):
+        if event.reason is not None:
             text = f"{event.job} is about to break its bound: {_WORDS[event.reason]} goes above {times(figures.slo)}"
-        elif isinstance(event, Broken):
+        elif event.state == "broken":
             text = f"{event.job} breaks its bound of {times(figures.slo)}"
         else:
             text = f"{event.job} keeps its bound of {times(figures.slo)} again"
         self._note(f"{text}; slowdown until now {slowdown}")
 
     def _write(self, event: str, /, **fields: Any) -> None:
-        """Write an event into the journal; a full disk ends no job for it."""
+        """Write an event into the journal; if the disk is full, the user gets a note and the jobs go on."""
         try:
             self._journal.write(event, **fields)
         except RunFailed as error:
             self._note(str(error))
 
     async def _propose(self, replanner: Replanner, ended: Collection[str]) -> None:
-        """Have a re-plan written, and apply it if the policy allows that."""
+        """Write a re-plan, and request its application if the policy allows that."""
         path = self._out / f"proposed-{self._journal.proposals + 1}.yaml"
         ahead_s = {job: self._machine.figures(job).ahead_s for job in self._machine.jobs}
         try:
-            turns = {key: read_turns(folder / TURNS) for key, (folder, _) in self._ends.items()}
-            given = ReplanInputs(
-                self._plan, self._out / GROUPS_COPY, turns, ahead_s, set(ended), self._journal.hours_since_applied()
-            )
-            proposed = await asyncio.to_thread(replanner, given, path)
+            journals = {key: read_group_journal(folder / GROUP_JOURNAL) for key, (folder, _) in self._ends.items()}
+            hours_since = self._journal.hours_since_applied()
+            inputs = ReplanInputs(self._plan, self._out / GROUPS_COPY, journals, ahead_s, set(ended), hours_since)
+            proposed = await asyncio.to_thread(replanner, inputs, path)
         except (InputError, Infeasible, TraceError, OSError) as error:
             self._note(f"no re-plan is proposed: {error}")
             self._wanted = True
             return
-        except Exception as error:  # noqa: BLE001 - a fault of the planner must not end what runs
+        except Exception as error:  # noqa: BLE001 - a fault of the planner must not end the jobs
             self._note(f"no re-plan is proposed: {type(error).__name__}: {error}")
             return
         applies = proposed.applies and proposed.moves > 0

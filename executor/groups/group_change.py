@@ -1,6 +1,6 @@
-"""What a new plan of groups changes for the jobs that run: every check before a job is touched.
+"""What a new plan of groups changes for the jobs that run, checked before any job is moved; requests and the journal.
 
-The running plan is the copy in the folder of the groups. Nothing is written here.
+The running plan is the copy in the folder of the groups.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ...plans.schema.groups_plan import GroupsPlan, load_groups_plan
 from ...plans.yaml.errors import InputError, RunFailed
 from ...plans.yaml.yaml_io import atomic_write, sha256_file
 from ...rounds.permits.move_machine import JobMove
-from ...rounds.permits.permit_events import Seat
-from ...traces.groups.group_turns import GROUPS_COPY
+from ...rounds.permits.permit_events import PlacedJob
+from ...traces.groups.group_journal import GROUPS_COPY
 from ...traces.groups.groups_folder import (
     MOVES,
     is_one_groups,
@@ -28,29 +28,32 @@ from ...traces.groups.groups_folder import (
     requests,
 )
 from ...traces.trace import TraceWriter
-from .prepare_group import PreparedGroup, checked_groups, seat_of
+from .prepare_group import PreparedGroup, checked_groups, placed_job
 
-# The units of a group that runs, for those of a plan: nodes of a pool are alike, and a job that stays keeps its own.
-#
-# A plan numbers the units of its groups from 0. Numbers of a group that runs never change while a job holds the unit,
-# and none is given to another node later, so that the journal of turns means the same nodes from beginning to end.
+# A plan numbers the units of its groups from 0. A group that runs has numbers of its own, its *live units*: the number
+# of a unit never changes while a job holds it, and no other node gets it later, so that a number means the same node in
+# all of the group's journal. Nodes of a pool are alike, and a job that stays keeps its nodes.
 
 Units = tuple[int, ...]
 
 
 def live_units(
-    running: Mapping[str, Seat], planned: Mapping[str, Seat], nodes: Sequence[Units], stay: Collection[str], fresh: int
+    running: Mapping[str, PlacedJob],
+    planned: Mapping[str, PlacedJob],
+    nodes: Sequence[Units],
+    stay: Collection[str],
+    fresh: int,
 ) -> list[Units]:
     """The live units of each node of a plan's group, in the order of the plan's nodes.
 
     Args:
-        running: seats of the jobs that run, in live units.
-        planned: seats of the plan's jobs, in its units.
+        running: jobs that run, in live units.
+        planned: the plan's jobs, in its units.
         nodes: the plan's units of each of its nodes; jobs hold whole nodes.
         stay: jobs of both that keep their nodes.
-        fresh: the first number that no unit had yet; nodes that no such job is on get these.
+        fresh: the first number that no unit had yet; nodes without a job that stays get numbers from here.
 
-    Raises ValueError if the jobs that stay do not meet on nodes as they do in the plan.
+    Raises ValueError if the jobs that stay do not share nodes as they do in the plan.
     """
     there: dict[frozenset[tuple[str, int]], list[int]] = {}
     for unit in sorted({unit for name in stay for phase in running[name].units for unit in phase}):
@@ -72,29 +75,23 @@ def live_units(
     return found
 
 
-def live_seat(seat: Seat, nodes: Sequence[Units], live: Sequence[Units]) -> Seat:
-    """A plan's seat in live units; `nodes` and `live`: of each node, as of `live_units`."""
+def in_live_units(placed: PlacedJob, nodes: Sequence[Units], live: Sequence[Units]) -> PlacedJob:
+    """A plan's job in live units; `nodes` and `live`: the plan's and the live units of each node (`live_units`)."""
     of = {old: new for olds, news in zip(nodes, live, strict=True) for old, new in zip(olds, news, strict=True)}
-    rollout, train = (tuple(sorted(of[unit] for unit in phase)) for phase in seat.units)
-    return replace(seat, units=(rollout, train))
+    rollout, train = (tuple(sorted(of[unit] for unit in phase)) for phase in placed.units)
+    return replace(placed, units=(rollout, train))
 
 
-def _on(units: Sequence[int], seats: Mapping[str, Seat], stay: Collection[str]) -> frozenset[tuple[str, int]]:
+def _on(units: Sequence[int], jobs: Mapping[str, PlacedJob], stay: Collection[str]) -> frozenset[tuple[str, int]]:
     """The (job, phase) pairs of jobs that stay on a node of these units."""
     return frozenset(
-        (name, phase) for name in stay for phase, held in enumerate(seats[name].units) if set(units) & set(held)
+        (name, phase) for name in stay for phase, held in enumerate(jobs[name].units) if set(units) & set(held)
     )
-
-
-# The journal of plans that were applied to running groups, and of what each job's move took.
-#
-# The driver of the groups writes it (`moves.jsonl`, seconds since its first line); `rlplan apply` and `rlplan status`
-# read it. docs/trace.md lists its events.
 
 
 @dataclass(frozen=True)
 class MoveRequest:
-    """What `rlplan apply` asks for: the plan at this path, which had this digest; `id` names the request."""
+    """A request of `rlplan apply`: its id, and the path and digest of the plan that is to be applied."""
 
     id: str
     plan: str
@@ -102,7 +99,7 @@ class MoveRequest:
 
 
 def write_request(out: Path, request: MoveRequest) -> None:
-    """Ask the driver of the groups in a folder. Raises RunFailed if the disk does not take it."""
+    """Write a request for the driver of the groups in a folder. Raises RunFailed if it cannot be written."""
     path = request_file(out, request.id)
     try:
         atomic_write(path, json.dumps(vars(request)))
@@ -111,7 +108,7 @@ def write_request(out: Path, request: MoveRequest) -> None:
 
 
 def take_request(out: Path) -> MoveRequest | None:
-    """The oldest request that waits in a folder, which waits no more; None: there is none that can be read."""
+    """Take the oldest request out of a folder; None: there is none that can be read."""
     for path in requests(out):
         try:
             text = path.read_text(encoding="utf-8")
@@ -123,10 +120,11 @@ def take_request(out: Path) -> MoveRequest | None:
 
 
 class MoveJournal:
-    """Writes the journal; goes on with one that is there. `unfinished`: the plan whose moves are left, as `moves_of`
-    tells it; None: none are.
+    """Writes the journal of plans that were applied to running groups, and of what each job's move took (`moves.jsonl`,
+    seconds since its first line; docs/trace.md lists its events). An existing journal is continued.
 
-    Raises InputError if it is damaged, RunFailed if the disk does not take an event.
+    `unfinished`: the plan whose moves are not all made, in the form of `moves_of`; None: there is none. Raises
+    InputError if the journal is damaged, RunFailed if an event cannot be written.
     """
 
     def __init__(self, out: Path) -> None:
@@ -137,13 +135,13 @@ class MoveJournal:
             replans = [event for event in events if event["event"] == "proposed"]
             self._applied_s = max((event["t_s"] for event in replans if event["applies"]), default=None)
         self.proposals = len(replans)
-        """Re-plans that were proposed so far."""
+        """Number of re-plans that were proposed so far."""
         self._writer = TraceWriter(out / MOVES)
         if not events:
             self.write("groups", began_s=self._began_s)
 
     def write(self, event: str, /, **fields: Any) -> None:
-        """Append an event, and have it on the disk."""
+        """Append an event; on return it is on the disk."""
         now_s = max(0.0, time.time() - self._began_s)
         if event == "proposed":
             self.proposals += 1
@@ -165,7 +163,7 @@ class MoveJournal:
 
 @dataclass(frozen=True)
 class GroupChange:
-    """A plan that passed all checks, beside the one that runs.
+    """The change from the running plan to a new one that passed all checks.
 
     Attributes:
         path: of the new plan.
@@ -190,7 +188,7 @@ class GroupChange:
 
 
 def planned_change(out: Path, path: Path, ended: Collection[str]) -> GroupChange:
-    """The change from the plan that runs in a folder to the plan at `path`; `ended`: jobs that do not run any more.
+    """The change from the plan that runs in a folder to the plan at `path`; `ended`: jobs that have ended.
 
     Raises InputError if the new plan was not solved from the running one, if one of its groups or jobs cannot be
     executed, or if jobs would change nodes without a move.
@@ -223,7 +221,7 @@ def planned_change(out: Path, path: Path, ended: Collection[str]) -> GroupChange
 
 
 def _folder(out: Path, key: str, name: str) -> tuple[Path, bool]:
-    """The folder of a job's run, which goes on if it has one."""
+    """The folder of a job's run, and whether the run continues there."""
     folder = job_folder(out, name)
     return (out / key / name, False) if folder is None else (folder, True)
 
@@ -231,8 +229,8 @@ def _folder(out: Path, key: str, name: str) -> tuple[Path, bool]:
 def _moves(
     running: GroupsPlan, plan: GroupsPlan, ended: Collection[str]
 ) -> tuple[tuple[JobMove, ...], dict[str, float | None]]:
-    """The moves from one plan to another, in order: jobs that leave, those that move, those that join. A job that has
-    ended stays so, and leaves without a move."""
+    """The moves from one plan to another, in order: jobs that leave, jobs that move, jobs that join; and by job the
+    seconds of its outage. Jobs that have ended have no move."""
     old = {name: key for key, group in running.groups.items() for name in group.jobs}
     new = {name: key for key, group in plan.groups.items() for name in group.jobs}
     leave = [JobMove(name, key, None) for name, key in old.items() if name not in new and name not in ended]
@@ -257,9 +255,9 @@ def _check_stayers(running: GroupsPlan, ended: Collection[str], change: GroupCha
             )
         if group is None or not stay:
             continue
-        seats = {name: seat_of(name, before.jobs[name]) for name in stay}
+        jobs = {name: placed_job(name, before.jobs[name]) for name in stay}
         try:
-            live_units(seats, {job.name: job.seat for job in group.jobs}, group.units, stay, 10**6)
+            live_units(jobs, {job.name: job.placed for job in group.jobs}, group.units, stay, 10**6)
         except ValueError as error:
             raise InputError(
                 f"group {key}: {error}, without a move; solve again with --from", str(change.path)

@@ -2,9 +2,9 @@
 
 Invariants:
 - jobs share nodes and nothing else: each has a process, a folder, a trace, engines and trainers of its own;
-- a job whose process ends early, or whose turn or start takes too long, loses its turn at once, and
-  is started again from its last checkpoint; the others go on meanwhile;
-- a job that has ended, or failed for good, leaves its group, and the others take its turns;
+- a job whose process ends early, or whose phase or start takes too long, loses its permit at once, and is started again
+  from its last checkpoint, while the other jobs go on;
+- a job that has ended, or failed for good, leaves its group, and the other jobs get its units;
 - a new plan is applied by one move after another (move_driver.py);
 - no process of a job outlives this one.
 """
@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...plans.schema.groups_plan import load_groups_plan
 from ...plans.yaml.errors import InputError, RunFailed
-from ...traces.groups.group_turns import GROUPS_COPY
+from ...traces.groups.group_journal import GROUPS_COPY
 from ...traces.groups.groups_folder import MOVES, requests
 from ..memory.free_memory import check_host_memory
 from ..placement.node_pool import NodePool
@@ -31,143 +29,13 @@ from ..processes.stopping import StopRequests, stop_requests
 from ..records.execution_folder import run_lock, written
 from .bound_driver import BoundDriver, Replanner
 from .group_change import MoveJournal
-from .job_process import GroupWatcher, JobEnd, JobProcess
+from .job_process import GroupWatcher, JobEnd, RunningJobs
 from .live_group import LiveGroup
-from .member_state import HeldTurn
-from .member_task import FAILED, STOPPED
+from .member_task import STOPPED
 from .move_driver import MoveDriver, bring_job
-from .permit_actor import GroupState
 from .prepare_group import PreparedGroup
 
-# The processes of the jobs of all groups of one driver: started, asked to stop, killed when overdue, and their ends.
-#
-# Invariant: a job has one process at a time; once all are asked to stop, one that starts later is asked at once.
-
-TURN_FACTOR, LEAST_TURN_S = 10.0, 300.0  # seconds that a turn may take, over those expected, and at least
-START_S = 3600.0  # that a process may take until it is ready; its engines and trainers have deadlines of their own
-
-
-@dataclass
-class _Running:
-    """A job that runs: its group, its process, and of its latest process the name, since when it is looked at, in
-    seconds of `time.monotonic`, and how often the job had arrived before it."""
-
-    group: str
-    process: JobProcess
-    latest: str = ""
-    since: float = 0.0
-    arrivals: int = 0
-
-
-class RunningJobs:
-    """See the module.
-
-    Attributes:
-        ends: how each job ended that has ended for good.
-    """
-
-    def __init__(self, options: Options, watcher: GroupWatcher) -> None:
-        self.ends: dict[str, JobEnd] = {}
-        self._options, self._watcher = options, watcher
-        self._running: dict[str, _Running] = {}
-        self._tasks: dict[asyncio.Task[JobEnd], str] = {}
-        self._all_stop = self._all_stop_at_once = False
-
-    def __bool__(self) -> bool:
-        return bool(self._tasks)
-
-    @property
-    def names(self) -> list[str]:
-        """Jobs that run."""
-        return list(self._running)
-
-    def group_of(self, job: str) -> str | None:
-        """The group in which a job's process runs."""
-        return self._running[job].group if job in self._running else None
-
-    def start(self, planned: PreparedGroup, group: LiveGroup, job: str) -> None:
-        """Start a job that has its seat in a group."""
-        self._watcher.jobs({job: planned.job(job).planned})
-        process = JobProcess(
-            planned.job(job),
-            group.folder / job,
-            group.actor_name,
-            group.permits,
-            group.nodes_of(planned, job),
-            group.rollout_units_of(planned, job),
-            self._options,
-            self._watcher,
-        )
-        self.ends.pop(job, None)
-        self._running[job] = _Running(group.key, process)
-        self._tasks[asyncio.create_task(process.run())] = job
-        if self._all_stop:
-            self.stop(job, self._all_stop_at_once)
-
-    def over(self) -> list[tuple[str, str, JobEnd, bool]]:
-        """Jobs whose processes have ended since the last call: the job, its group, how it ended, and whether it had
-        been asked to stop."""
-        found = []
-        for task in [task for task in self._tasks if task.done()]:
-            job = self._tasks.pop(task)
-            running = self._running.pop(job)
-            found.append((job, running.group, _end_of(task), running.process.stop.at_round_end.is_set()))
-        return found
-
-    def stop(self, job: str, at_once: bool) -> None:
-        """Ask a job to stop, with a checkpoint."""
-        if job in self._running:
-            stop = self._running[job].process.stop
-            stop.at_round_end.set()
-            if at_once:
-                stop.immediately.set()
-
-    def stop_all(self, at_once: bool) -> None:
-        """Ask all jobs to stop, and those that start later."""
-        self._all_stop, self._all_stop_at_once = True, at_once
-        for job in self.names:
-            self.stop(job, at_once)
-
-    def kill_overdue(self, group: LiveGroup, state: GroupState) -> None:
-        """End processes of a group whose turn, or whose start, takes too long."""
-        for job, running in self._running.items():
-            if running.group != group.key or job not in group.seats:
-                continue
-            if (held := state.held.get(job)) is not None:
-                expected_s = group.seats[job].expected_s[held["turn"] % 2]
-                most_s = max(LEAST_TURN_S, TURN_FACTOR * expected_s)
-                if HeldTurn(**held).ran_s(state.now_s) > most_s:
-                    took = f"its {held['phase']} took more than {most_s:.0f} s, expected were {expected_s:.0f} s"
-                    running.process.kill(took)
-            self._look_at_start(running, state.arrivals.get(job, 0))
-
-    def _look_at_start(self, running: _Running, arrivals: int) -> None:
-        now, latest = time.monotonic(), running.process.latest
-        if latest != running.latest:  # a process takes seconds until it can be ready
-            running.latest, running.since, running.arrivals = latest, now, abs(arrivals)
-        elif latest and arrivals <= running.arrivals and now - running.since > START_S:
-            running.process.kill(f"it was not ready within {START_S:.0f} s")
-
-    async def close(self) -> None:
-        """End all processes at once."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for running in self._running.values():
-            running.process.kill()
-
-
-def _end_of(task: asyncio.Task[JobEnd]) -> JobEnd:
-    """How a job ended. Whatever went wrong with its process or its group's actor, the job has failed; others go on."""
-    try:
-        return task.result()
-    except RunFailed as error:
-        return JobEnd(FAILED, str(error), 0)
-    except Exception as error:  # noqa: BLE001
-        return JobEnd(FAILED, f"{type(error).__name__}: {error}", 0)
-
-
-LOOK_S = 0.5  # how often turns, ends of jobs, and what is asked, are looked at
+LOOK_S = 0.5  # how often phases, ends of jobs, and requests are looked at
 
 
 def run_groups(
@@ -180,9 +48,9 @@ def run_groups(
 ) -> dict[str, JobEnd]:
     """Run all jobs of groups of one plan for `options.steps` steps each; returns how each ended.
 
-    `alone`: there is one group, and `out` is its own folder; then nothing is moved. `replanner`: writes the re-plan
-    that is proposed before a bound breaks; None: none is. Raises InputError if the cluster has no nodes for the groups
-    or another process runs in `out`, RunFailed if the infrastructure failed for good.
+    `alone`: there is one group, and `out` is its own folder; then no job is moved. `replanner`: writes the re-plan that
+    is proposed before a bound breaks; None: none is proposed. Raises InputError if the cluster has no nodes for the
+    groups or another process runs in `out`, RunFailed if the infrastructure failed for good.
     """
     cluster_address()  # refused now, and not after folders were made
     with run_lock(out), contextlib.ExitStack() as locks:
@@ -192,7 +60,7 @@ def run_groups(
                 locks.enter_context(run_lock(folder))
             with written(folder / GROUPS_COPY):
                 (folder / GROUPS_COPY).write_bytes(plan)
-        for request in requests(out):  # to a driver that is gone; its plan may be of long ago
+        for request in requests(out):  # for an earlier driver
             request.unlink(missing_ok=True)
         if not options.resume:
             (out / MOVES).unlink(missing_ok=True)
@@ -232,7 +100,7 @@ class _Driver:
         finally:
             await self.jobs.close()
             await self._bounds.close()
-            with contextlib.suppress(RunFailed):  # of the journal's disk; the first error is what is told
+            with contextlib.suppress(RunFailed):  # of the journal's disk; the first error is reported
                 for job in () if moves is None else moves.stopped():
                     self.jobs.ends.setdefault(job, JobEnd(STOPPED, "it was on its way to another group", 0))
                 self._journal.close()
@@ -242,7 +110,7 @@ class _Driver:
         return self.jobs.ends
 
     async def _start(self, moves: MoveDriver | None) -> None:
-        """Start the groups, and the jobs that are where they should be; those that still move follow."""
+        """Start the groups, and their jobs without those that still have to move, which follow."""
         later = set() if moves is None else moves.pending()
         for planned in self._planned:
             names = [job.name for job in planned.jobs if job.name not in later]
@@ -259,7 +127,7 @@ class _Driver:
             each for key, group in self.groups.items() for each in group.sleeping(copy.groups[key].nodes)
         )
         for planned in started:
-            for name in list(self.groups[planned.key].seats):
+            for name in list(self.groups[planned.key].placed):
                 self.jobs.start(planned, self.groups[planned.key], name)
         self._bounds.runs(None, self._folders())
         self._watcher.phase(f"starting {', '.join(self.jobs.names)}")
@@ -276,7 +144,7 @@ class _Driver:
                     await self._ended(job, key, end, asked, None if stops else moves)
                 if stops:
                     continue
-                self._bounds.look(self.ended(), moves is not None and moves.under_way)
+                self._bounds.look(set(self.jobs.ends), moves is not None and moves.under_way)
                 if moves is not None:
                     await moves.look()
         finally:
@@ -285,7 +153,7 @@ class _Driver:
             await asyncio.gather(*watches, return_exceptions=True)
 
     async def _ended(self, job: str, key: str, end: JobEnd, asked: bool, moves: MoveDriver | None) -> None:
-        """A job's process has ended; `moves`: None if none is made, since all jobs stop or the group is alone."""
+        """A job's process has ended; `moves`: None if no job is moved, since all jobs stop or the group is alone."""
         if end.code != STOPPED or moves is not None:
             with self._actor_may_be_gone():
                 await self.groups[key].left(job)
@@ -301,7 +169,7 @@ class _Driver:
         self.jobs.stop_all(at_once=True)
 
     async def _guard(self) -> None:
-        """End processes that take too long; a group whose actor does not answer holds up no other."""
+        """Kill processes that take too long; a group whose actor does not answer delays no other group."""
         while True:
             await asyncio.sleep(LOOK_S)
             looks = [self._guard_group(key, group) for key, group in self.groups.items()]
@@ -320,27 +188,10 @@ class _Driver:
     def _actor_may_be_gone(self) -> Iterator[None]:
         try:
             yield
-        except (RunFailed, InputError) as error:  # the jobs end by it themselves, unless the actor comes back
+        except (RunFailed, InputError) as error:  # its jobs fail by it, too, unless the actor comes back
             self.note(f"a group does not answer: {error}")
 
-    # -- what moves need -----------------------------------------------------------------------------------------------
-
-    def group_of(self, job: str) -> str | None:
-        """The group in which a job's process runs."""
-        return self.jobs.group_of(job)
-
-    def ended(self) -> set[str]:
-        """Jobs that ran and have ended for good."""
-        return set(self.jobs.ends)
-
-    def stop_job(self, job: str, at_once: bool) -> None:
-        """Ask a job to stop, with a checkpoint."""
-        self.jobs.stop(job, at_once)
-
-    def give_up(self, job: str, reason: str) -> None:
-        """A job that was on its way has failed for good."""
-        self.jobs.ends[job] = JobEnd(FAILED, reason, 0)
-        self.note(f"{job} is given up: {reason}")
+    # -- move_driver.RunningGroups -------------------------------------------------------------------------------------
 
     async def start_job(self, planned: PreparedGroup, job: str) -> int:
         """Start a job in a group of the plan; returns how often it has arrived there before. Raises InputError if the
@@ -367,18 +218,18 @@ class _Driver:
         return before
 
     def keep_nodes(self) -> None:
-        """Moves begin: nodes that are given back may be needed."""
+        """Moves begin: keep nodes that are given back, which another group may need."""
         self._pool.keeps = True
 
     async def settle(self, plan: Path | None, groups: Mapping[str, PreparedGroup]) -> None:
         """All moves to a plan are made: the jobs' seconds and bounds are those of the plan, empty groups end, spare
         nodes go back. `plan`: None if it is the one that this driver was started with."""
         for key, group in list(self.groups.items()):
-            if group.seats and key in groups:
+            if group.placed and key in groups:
                 with self._actor_may_be_gone():
                     await group.enter(groups[key], [])
-                self._watcher.jobs({job.name: job.planned for job in groups[key].jobs if job.name in group.seats})
-            elif not group.seats:
+                self._watcher.jobs({job.name: job.planned for job in groups[key].jobs if job.name in group.placed})
+            elif not group.placed:
                 self.groups.pop(key).close()
         self._pool.release_spare()
         self._bounds.runs(plan, self._folders())
@@ -387,5 +238,5 @@ class _Driver:
         return {key: group.folder for key, group in self.groups.items()}
 
     def note(self, text: str) -> None:
-        """A line for the person who watches."""
+        """Show a line to the user."""
         self._watcher.note(text)

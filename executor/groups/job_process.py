@@ -1,6 +1,6 @@
-"""The process of a job in a co-execution group, started again when it dies.
+"""The processes of jobs in co-execution groups: each runs `member_process`, and is started again when it dies.
 
-It runs `member_process`, and ends with this process at the latest.
+A job's process ends with this process at the latest.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import ray
 
 from ...plans.schema.groups_plan import GroupMember
+from ...plans.yaml.errors import RunFailed
 from ..placement.live_nodes import PROBE_S, LeasedNode, on_node
 from ..prepare import Options
 from ..processes.actors import track, within
@@ -28,14 +29,15 @@ from ..processes.faults import ActorFailed
 from ..processes.stopping import StopRequests
 from ..processes.supervision import RestartBudget
 from ..records.execution_folder import has_checkpoint
+from .live_group import LiveGroup
+from .member_state import HeldPhase
 from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
-from .permit_actor import ask
-from .prepare_group import MemberJob
+from .permit_actor import GroupState, ask
+from .prepare_group import MemberJob, PreparedGroup
 
-# Processes of actors whose driver was killed: Ray ends them, on each node a moment later, and until then their
-# devices are not free.
+# Ray ends the actors of a driver that was killed a moment later on each node; until then their devices are not free.
 
-GONE_S = 30.0  # within which Ray and the kernel end what a killed driver left
+GONE_S = 30.0  # within which Ray and the kernel end the processes of a killed driver
 LOOK_S = 0.1
 
 
@@ -103,13 +105,13 @@ def _left(pids: list[int], deadline_s: float) -> list[int]:
 
 
 PAUSE_S = 1.0  # before a job's process is started again
-END_S = 300.0  # that a process which was asked to leave its round has to end: it may write a checkpoint
-LINE_BYTES = 2**24  # of what a job's process tells at once
+END_S = 300.0  # for a process that was asked to leave its round: it may write a checkpoint
+LINE_BYTES = 2**24  # longest line that a job's process prints
 
 
 class JobEnd(NamedTuple):
-    """How a job ended: its exit code (member_task.py), why, how often its process was started again, and whether it
-    left because a plan without it was applied."""
+    """How a job ended: its exit code (member_task.py), the reason, how often its process was started again, and whether
+    it left because a plan without it was applied."""
 
     code: int
     reason: str
@@ -126,8 +128,8 @@ class GroupWatcher(Protocol):
     def jobs(self, planned: Mapping[str, GroupMember]) -> None:
         """The jobs that run from now on, as their plan has them."""
 
-    def told(self, job: str, what: dict[str, Any]) -> None:
-        """What a job's process told (member_process.py)."""
+    def reported(self, job: str, what: dict[str, Any]) -> None:
+        """A line that a job's process printed (member_process.py)."""
 
     def note(self, text: str) -> None:
         """A line for the person who watches."""
@@ -139,12 +141,12 @@ class JobProcess:
     Args:
         job: the job.
         folder: of its run.
-        actor_name: Ray's name of the actor that gives its turns.
+        actor_name: Ray's name of the actor that gives its permits.
         permits: that actor.
         nodes: of the job's placement, in order.
         units: of its rollout on each of them.
         options: of `execute`.
-        watcher: is told what the process tells.
+        watcher: gets the lines that the process prints.
     """
 
     def __init__(
@@ -160,7 +162,7 @@ class JobProcess:
     ) -> None:
         self.job, self.name = job, job.name
         self.stop = StopRequests()
-        """What it is asked: to stop at its step's end, or at once; either way with a checkpoint."""
+        """Requests to stop at the end of its step, or at once; either way with a checkpoint."""
         self._folder, self._actor_name, self._options = folder, actor_name, options
         self._nodes = [(node.node_id, list(node.facts), node.part) for node in nodes]
         self._units = [list(each) for each in units]
@@ -169,10 +171,10 @@ class JobProcess:
         self._budget = RestartBudget(options.restarts_per_hour)
         self._killed = ""
         self.latest = ""
-        """Name of its latest process, which no other ever has."""
+        """Unique name of its latest process."""
 
     async def run(self) -> JobEnd:
-        """Run it to its end, from its last checkpoint if there is one. Raises RunFailed if the actor is gone."""
+        """Run the job to its end, from its last checkpoint if there is one. Raises RunFailed if the actor is gone."""
         restarts, resume = 0, has_checkpoint(self._folder)
         while True:
             try:
@@ -183,7 +185,7 @@ class JobProcess:
                 self.kill()
             if code not in (DONE, BAD_INPUT, STOPPED, FAILED):
                 await self._orphans_end()
-            await ask(lambda: self._permits, "leave", self.name, self.latest)
+            await ask(lambda: self._permits, "report", "leave", self.name, self.latest)
             if code in (DONE, BAD_INPUT, STOPPED):
                 return JobEnd(code, reason, restarts)
             if self.stop.at_round_end.is_set():
@@ -197,7 +199,7 @@ class JobProcess:
             resume = has_checkpoint(self._folder)
 
     async def _orphans_end(self) -> None:
-        """Wait until what its process left on the nodes is gone; before that others may not have its devices."""
+        """Wait until no actor of its last process runs on the nodes; until then other jobs may not have its devices."""
         assert self._process is not None, "it has ended"
         try:
             left = await left_by(self._process.pid)
@@ -246,9 +248,9 @@ class JobProcess:
         try:
             assert process.stdout is not None
             async for line in process.stdout:
-                told = _told(line)
-                failure = told.get("text", "") if told.get("tell") == "failed" else failure
-                self._watcher.told(self.name, told)
+                reported = _reported(line)
+                failure = reported.get("text", "") if reported.get("tell") == "failed" else failure
+                self._watcher.reported(self.name, reported)
             code = await process.wait()
         finally:
             passing.cancel()
@@ -256,7 +258,7 @@ class JobProcess:
         return code, self._killed or failure or f"{ended}; see {self._folder / 'driver.log'}"
 
     async def _pass_on(self) -> None:
-        """Pass a stop on: the round's end is waited for, then the round is left, then the process ended."""
+        """Pass requests to stop on to the process; end it if it does not stop within END_S of the second request."""
         await self.stop.at_round_end.wait()
         self._signal(signal.SIGINT)
         await self.stop.immediately.wait()
@@ -265,7 +267,7 @@ class JobProcess:
         self.kill("it did not stop")
 
     def kill(self, reason: str = "") -> None:
-        """End its process at once, if it runs; Ray ends its actors."""
+        """Kill its process, if it runs; Ray ends its actors."""
         self._killed = self._killed or reason
         self._signal(signal.SIGKILL)
 
@@ -275,10 +277,137 @@ class JobProcess:
                 self._process.send_signal(number)
 
 
-def _told(line: bytes) -> dict[str, Any]:
-    """What a line of a job's process tells; what is none of its lines is a note."""
+def _reported(line: bytes) -> dict[str, Any]:
+    """What a line of a job's process says; a line of another form is a note."""
     with contextlib.suppress(ValueError):
-        told = json.loads(line)
-        if isinstance(told, dict) and "tell" in told:
-            return told
+        reported = json.loads(line)
+        if isinstance(reported, dict) and "tell" in reported:
+            return reported
     return {"tell": "note", "text": line.decode(errors="replace").rstrip()}
+
+
+PHASE_FACTOR, LEAST_PHASE_S = 10.0, 300.0  # a phase may take so many times the seconds expected, and at least so many
+START_S = 3600.0  # in which a process must be ready; its engines and trainers have deadlines of their own
+
+
+@dataclass
+class _Running:
+    """A job that runs. `latest`, `since`, `arrivals`: name of its latest process, since when that is known (seconds of
+    `time.monotonic`), and how often the job had arrived before."""
+
+    group: str
+    process: JobProcess
+    latest: str = ""
+    since: float = 0.0
+    arrivals: int = 0
+
+
+class RunningJobs:
+    """The processes of the jobs of all groups of one driver: started, asked to stop, killed when overdue.
+
+    Invariants: a job has one process at a time; once all jobs are asked to stop, one that starts later is asked, too.
+
+    Attributes:
+        ends: how each job ended that has ended for good.
+    """
+
+    def __init__(self, options: Options, watcher: GroupWatcher) -> None:
+        self.ends: dict[str, JobEnd] = {}
+        self._options, self._watcher = options, watcher
+        self._running: dict[str, _Running] = {}
+        self._tasks: dict[asyncio.Task[JobEnd], str] = {}
+        self._all_stop = self._all_stop_at_once = False
+
+    def __bool__(self) -> bool:
+        return bool(self._tasks)
+
+    @property
+    def names(self) -> list[str]:
+        """Jobs that run."""
+        return list(self._running)
+
+    def group_of(self, job: str) -> str | None:
+        """The group in which a job's process runs."""
+        return self._running[job].group if job in self._running else None
+
+    def start(self, planned: PreparedGroup, group: LiveGroup, job: str) -> None:
+        """Start a job that is placed in a group."""
+        self._watcher.jobs({job: planned.job(job).planned})
+        process = JobProcess(
+            planned.job(job),
+            group.folder / job,
+            group.actor_name,
+            group.permits,
+            group.nodes_of(planned, job),
+            group.rollout_units_of(planned, job),
+            self._options,
+            self._watcher,
+        )
+        self.ends.pop(job, None)
+        self._running[job] = _Running(group.key, process)
+        self._tasks[asyncio.create_task(process.run())] = job
+        if self._all_stop:
+            self.stop(job, self._all_stop_at_once)
+
+    def over(self) -> list[tuple[str, str, JobEnd, bool]]:
+        """Jobs whose processes have ended since the last call: the job, its group, how it ended, and whether it had
+        been asked to stop."""
+        found = []
+        for task in [task for task in self._tasks if task.done()]:
+            job = self._tasks.pop(task)
+            running = self._running.pop(job)
+            found.append((job, running.group, _end_of(task), running.process.stop.at_round_end.is_set()))
+        return found
+
+    def stop(self, job: str, at_once: bool) -> None:
+        """Ask a job to stop, with a checkpoint."""
+        if job in self._running:
+            stop = self._running[job].process.stop
+            stop.at_round_end.set()
+            if at_once:
+                stop.immediately.set()
+
+    def stop_all(self, at_once: bool) -> None:
+        """Ask all jobs to stop, and those that start later."""
+        self._all_stop, self._all_stop_at_once = True, at_once
+        for job in self.names:
+            self.stop(job, at_once)
+
+    def kill_overdue(self, group: LiveGroup, state: GroupState) -> None:
+        """Kill processes of a group whose phase, or whose start, takes too long."""
+        for job, running in self._running.items():
+            if running.group != group.key or job not in group.placed:
+                continue
+            if (fields := state.held.get(job)) is not None:
+                held = HeldPhase(**fields)
+                expected_s = group.placed[job].expected_s[held.number % 2]
+                most_s = max(LEAST_PHASE_S, PHASE_FACTOR * expected_s)
+                if held.ran_s(state.now_s) > most_s:
+                    took = f"its {held.phase} took more than {most_s:.0f} s, expected were {expected_s:.0f} s"
+                    running.process.kill(took)
+            self._kill_if_not_ready(running, state.arrivals.get(job, 0))
+
+    def _kill_if_not_ready(self, running: _Running, arrivals: int) -> None:
+        now, latest = time.monotonic(), running.process.latest
+        if latest != running.latest:  # a process takes seconds until it can be ready
+            running.latest, running.since, running.arrivals = latest, now, abs(arrivals)
+        elif latest and arrivals <= running.arrivals and now - running.since > START_S:
+            running.process.kill(f"it was not ready within {START_S:.0f} s")
+
+    async def close(self) -> None:
+        """End all processes at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for running in self._running.values():
+            running.process.kill()
+
+
+def _end_of(task: asyncio.Task[JobEnd]) -> JobEnd:
+    """How a job ended. Any error of its process or of its group's actor fails this job only; others go on."""
+    try:
+        return task.result()
+    except RunFailed as error:
+        return JobEnd(FAILED, str(error), 0)
+    except Exception as error:  # noqa: BLE001
+        return JobEnd(FAILED, f"{type(error).__name__}: {error}", 0)

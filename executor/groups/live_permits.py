@@ -1,15 +1,15 @@
-"""The permits of one co-execution group on the real clock: the permit machine, whose turn is whose, and a journal.
+"""The permits of one co-execution group on the real clock: the permit machine, the running phases, and a journal.
 
 Invariants:
 - an event is on the disk before it is handled, and the machine decides by events and their times alone, so a reader of
-  the journal gets the machine's state: no turn is lost, and none is given twice;
-- a job's turns are numbered from its latest arrival on; even numbers are rollouts. A repeated message about a turn, or
-  about an earlier arrival, changes nothing: a job may ask again when an answer was lost;
-- a process that was reported as ended gets no further turn, even if a message of it arrives later;
-- a job can join the group (`take_seat`) and leave it (`give_up`) while the others go on;
-- a rollout that is paused for a more urgent turn keeps its turn and number, and holds no units until the machine
-  resumes it; if it ends while paused, its turn has ended;
-- a turn that needs units of a tail or of a paused rollout starts after these are released (`cleared`);
+  the journal gets the machine's state: no permit is lost, and none is given twice;
+- a job's phases are numbered from its latest arrival on; even numbers are rollouts. A repeated message about a phase,
+  or a message about an earlier arrival, changes nothing: a job may ask again when an answer was lost;
+- a process that was reported as ended gets no further permit, even if a message of it arrives later;
+- a job can join the group (`place_job`) and leave it (`remove_job`) while the others go on;
+- a rollout that is paused for a more urgent phase keeps its number, and holds no units until the machine resumes it; it
+  may also end while it is paused;
+- a phase that gets units of a tail or of a paused rollout starts after that rollout has left them (`released`);
 - time never goes back, even where two processes' clocks differ.
 """
 
@@ -30,17 +30,17 @@ from ...rounds.permits.permit_events import (
     Grow,
     Leave,
     Pause,
-    Reseat,
-    Seat,
+    PlacedJob,
+    Retime,
     Start,
     TailReached,
     Wake,
     WakeAt,
 )
 from ...rounds.permits.permit_machine import PermitMachine
-from ...traces.groups.group_turns import read_seat
-from .member_state import HeldTurn, MemberState, executable
-from .turn_journal import TurnJournal, journal_header
+from ...traces.groups.group_journal import read_placed_job
+from .journal_writer import JournalWriter, journal_header
+from .member_state import HeldPhase, MemberState, executable
 
 
 class LivePermits:
@@ -49,87 +49,87 @@ class LivePermits:
     Args:
         group: its id.
         permit_rule: of the permit machine.
-        seats: of the jobs that the group begins with. Once each of them is ready or gone, those that are ready arrive
-            at the machine together; who comes later arrives alone.
-        journal: its file; if there is one, it is gone on with.
+        jobs: with which the group begins. Once each of them is ready or gone, those that are ready arrive at the
+            machine together; jobs that join later arrive alone.
+        journal: its file; an existing one is continued.
         clock: seconds, the same for all processes of a host.
 
-    Raises RunFailed if the journal is of another group or damaged, or if a seat's training could be paused, which no
-    job that is executed can.
+    Raises RunFailed if the journal is of another group or damaged, or if the training of a job may be paused.
     """
 
     def __init__(
         self,
         group: str,
         permit_rule: str,
-        seats: Sequence[Seat],
+        jobs: Sequence[PlacedJob],
         journal: Path,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.machine = PermitMachine(permit_rule)
-        self.held: dict[str, HeldTurn] = {}
+        self.held: dict[str, HeldPhase] = {}
         self.wake_s: float | None = None
         """When to call `wake`; None: not before another event."""
-        self._members = {seat.job: MemberState(executable(seat)) for seat in seats}
-        self._past: dict[str, MemberState] = {}  # that gave their seats up
+        self._members = {placed.job: MemberState(executable(placed)) for placed in jobs}
+        self._past: dict[str, MemberState] = {}  # jobs that left the group
         self._opened = False
         self._clock, self._last_s = clock, 0.0
-        self._journal = TurnJournal(journal, journal_header(group, permit_rule, seats), clock())
+        self._journal = JournalWriter(journal, journal_header(group, permit_rule, jobs), clock())
         self._journal.open(self._apply)
 
-    # -- what jobs say -------------------------------------------------------------------------------------------------
+    # -- reports of jobs -----------------------------------------------------------------------------------------------
 
     def ready(self, job: str, process: str) -> int:
-        """A process of a job is ready for its first rollout; what the job had before is void. Returns the number of its
-        arrival. Raises RunFailed if this process has ended."""
+        """A process of a job is ready for its first rollout; phases of earlier processes are void. Returns the number
+        of its arrival. Raises RunFailed if this process has ended."""
         if process in self._member(job).ended:
             raise RunFailed(f"{job}: its process {process} has ended")
         self._take("ready", job, process)
         return self._members[job].arrival
 
-    def done(self, job: str, arrival: int, turn: int) -> None:
-        """A turn of a job is over."""
-        if self._runs(job, arrival, turn) is not None:
+    def done(self, job: str, arrival: int, number: int) -> None:
+        """A phase of a job is complete."""
+        if self._runs(job, arrival, number) is not None:
             self._take("done", job)
 
-    def tail(self, job: str, arrival: int, turn: int) -> None:
+    def tail(self, job: str, arrival: int, number: int) -> None:
         """A job's rollout has the planned share of its responses: the rest would fit on the units that it keeps."""
-        member = self._runs(job, arrival, turn)
-        if member is not None and turn % 2 == 0 and member.seat.keep and not member.in_tail and self.held[job].units:
-            self._take("tail", job)
+        member = self._runs(job, arrival, number)
+        if member is None or number % 2 or not member.placed.keep or member.in_tail or not self.held[job].units:
+            return
+        self._take("tail", job)
 
-    def cleared(self, job: str, arrival: int, turn: int, since_s: float) -> None:
-        """A job has left the units that were taken from its turn until `since_s` (`HeldTurn.since_s`): the turns that
-        got these units may begin."""
-        member = self._runs(job, arrival, turn)
-        if member is not None and member.to_clear and since_s >= member.taken_s:
+    def released(self, job: str, arrival: int, number: int, since_s: float) -> None:
+        """A job has left the units that were taken from its phase until `since_s` (`HeldPhase.since_s`): the phases
+        that got these units may begin."""
+        member = self._runs(job, arrival, number)
+        if member is not None and member.to_release and since_s >= member.taken_s:
             self._take("cleared", job)
 
-    def holding(self, job: str, arrival: int, turn: int) -> HeldTurn | None:
-        """A job's turn with the units that it has now; None: it does not run. Raises RunFailed as `given` does."""
-        given, member = self.given(job, arrival, turn), self._runs(job, arrival, turn)
-        if member is None or given or not self.held[job].units:
+    def holding(self, job: str, arrival: int, number: int) -> HeldPhase | None:
+        """A job's phase with its units of now; None: it does not run. Raises RunFailed as `granted` does."""
+        granted, member = self.granted(job, arrival, number), self._runs(job, arrival, number)
+        if member is None or granted or not self.held[job].units:
             return None if member is None else self.held[job]
-        # It begins, or goes on, once others have left what it was given.
+        # It begins, or goes on, once other jobs have left its units.
         return None if member.paused_s is None else self.held[job]._replace(units=(), since_s=member.paused_s)
 
     def leave(self, job: str, process: str) -> None:
-        """A process of a job has ended: its turn is void."""
+        """A process of a job has ended: its phase is void."""
         member = self._members.get(job)
         if member is not None and process not in member.ended:
             self._take("leave", job, process)
 
-    def take_seat(self, seat: Seat) -> None:
-        """A job gets a seat in the group, and is waited for until its process is ready; one that has this seat already
-        gets its seconds. Raises RunFailed if a job of this name has other units, which it must give up first."""
-        member = self._members.get(executable(seat).job)
-        if member is not None and member.seat.units != seat.units:
-            raise RunFailed(f"{seat.job}: it has other units of the group")
-        if member is None or member.seat != seat:
-            self._take("seat", seat.job, seat=asdict(seat))
+    def place_job(self, placed: PlacedJob) -> None:
+        """A job joins the group, which waits until a process of it is ready; a job that is in it gets other seconds.
+        Raises RunFailed if the job is in the group on other units; it must leave the group first."""
+        member = self._members.get(executable(placed).job)
+        if member is not None and member.placed.units != placed.units:
+            raise RunFailed(f"{placed.job}: it has other units of the group")
+        if member is None or member.placed != placed:
+            self._take("seat", placed.job, seat=asdict(placed))
 
-    def give_up(self, job: str) -> None:
-        """A job gives its seat up: it is in the group no more."""
+    def remove_job(self, job: str) -> None:
+        """A job leaves the group."""
         if job in self._members:
             self._take("unseat", job)
 
@@ -138,25 +138,26 @@ class LivePermits:
         if self.wake_s is not None and self.now_s() >= self.wake_s:
             self._take("wake")
 
-    def given(self, job: str, arrival: int, turn: int) -> bool:
-        """Whether a turn of a job may run. Raises RunFailed if another arrival of the job followed this one, or if the
-        job is in the group no more."""
+    def granted(self, job: str, arrival: int, number: int) -> bool:
+        """Whether a phase of a job may run. Raises RunFailed if the job arrived again after this arrival, or if it is
+        in the group no more."""
         member = self._member(job)
         if arrival != member.arrival:
             raise RunFailed(f"{job}: another process has taken its place in the group")
-        if not member.there or member.given <= turn:
+        if not member.present or member.granted <= number:
             return False
         held = self.held.get(job)
-        return turn < member.over or (held is not None and held.units != () and self.uncleared.isdisjoint(held.units))
+        free = held is not None and held.units != () and self.unreleased.isdisjoint(held.units)
+        return number < member.finished or free
 
-    def is_to_clear(self, job: str, arrival: int, turn: int) -> bool:
-        """Whether units were taken from a turn of a job that it has not said to have left."""
-        member = self._runs(job, arrival, turn)
-        return member is not None and bool(member.to_clear)
+    def must_release(self, job: str, arrival: int, number: int) -> bool:
+        """Whether units were taken from a phase of a job that the job has not reported as left."""
+        member = self._runs(job, arrival, number)
+        return member is not None and bool(member.to_release)
 
     @property
     def arrivals(self) -> dict[str, int]:
-        """By job how often it arrived; those that are gone have a negative number."""
+        """By job: how often it arrived; the number is negative if its last process has ended."""
         return {job: -member.arrival if member.gone else member.arrival for job, member in self._members.items()}
 
     def now_s(self) -> float:
@@ -170,17 +171,17 @@ class LivePermits:
             raise RunFailed(f"{job}: is in the group no more")
         return self._members[job]
 
-    def _runs(self, job: str, arrival: int, turn: int) -> MemberState | None:
-        """A job, if this turn of it runs."""
+    def _runs(self, job: str, arrival: int, number: int) -> MemberState | None:
+        """The job, if this phase of it runs; else None."""
         member = self._members.get(job)
-        if member is None or not member.there or (arrival, turn) != (member.arrival, member.over):
+        if member is None or not member.present or (arrival, number) != (member.arrival, member.finished):
             return None
-        return member if member.given > turn else None
+        return member if member.granted > number else None
 
     @property
-    def uncleared(self) -> frozenset[int]:
-        """Units that were given away and that tails and paused rollouts are still to leave."""
-        return frozenset().union(*(member.to_clear for member in self._members.values()))
+    def unreleased(self) -> frozenset[int]:
+        """Units that were taken from tails and paused rollouts, and that these have not left yet."""
+        return frozenset().union(*(member.to_release for member in self._members.values()))
 
     def _take(self, event: str, job: str = "", process: str = "", seat: dict[str, Any] | None = None) -> None:
         now_s = self.now_s()
@@ -195,18 +196,18 @@ class LivePermits:
             case "wake":
                 self._handle(Wake(), now_s)
             case "seat":
-                self._seat(read_seat(fields["seat"]), now_s)
+                self._placed(read_placed_job(fields["seat"]), now_s)
             case "unseat":
                 self._void(self._members[job], now_s)
                 self._past[job] = self._members.pop(job)
                 self._open(now_s)
             case "cleared":
-                self._clear(self._members[job], now_s)
+                self._released(self._members[job], now_s)
             case "tail":
                 self._members[job].in_tail = True
                 self._handle(TailReached(job), now_s)
             case "done":
-                self._members[job].over += 1
+                self._members[job].finished += 1
                 self._end(self._members[job], now_s)
                 self._handle(Done(job), now_s)
             case _:
@@ -220,26 +221,24 @@ class LivePermits:
                     member.ended.add(process)
                 self._arrive(member, now_s)
 
-    def _seat(self, seat: Seat, now_s: float) -> None:
-        if seat.job not in self._members:  # its arrivals are numbered on, so that late words of it mean nothing
-            past = self._past.pop(seat.job, None)
-            self._members[seat.job] = (
-                MemberState(seat) if past is None else MemberState(seat, past.arrival, ended=past.ended)
-            )
-        member = self._members[seat.job]
-        member.seat = seat
-        if member.there:
-            self._handle(Reseat(seat), now_s)
+    def _placed(self, placed: PlacedJob, now_s: float) -> None:
+        if placed.job not in self._members:  # its arrivals are counted on, so that late messages of it change nothing
+            past = self._past.pop(placed.job, MemberState(placed))
+            self._members[placed.job] = MemberState(placed, past.arrival, ended=past.ended)
+        member = self._members[placed.job]
+        member.placed = placed
+        if member.present:
+            self._handle(Retime(placed), now_s)
 
     def _arrive(self, member: MemberState, now_s: float) -> None:
-        """Have a job arrive at the machine that is ready; before the group is open, all once nobody is missing."""
+        """Have a job that is ready arrive at the machine, or, before the group is open, all jobs once all are ready."""
         if not self._opened:
             self._open(now_s)
         elif not member.gone:
             self._begin([member], now_s)
 
     def _open(self, now_s: float) -> None:
-        """Open the group once nobody of it is missing."""
+        """Open the group once all jobs that are not gone are ready."""
         ready = [each for each in self._members.values() if not each.gone]
         if not self._opened and ready and all(each.arrival for each in ready):
             self._opened = True
@@ -247,26 +246,26 @@ class LivePermits:
 
     def _begin(self, ready: Sequence[MemberState], now_s: float) -> None:
         for each in ready:
-            each.there, each.given, each.over = True, 0, 0
-        self._handle(Arrive(tuple(each.seat for each in ready)), now_s)
+            each.present, each.granted, each.finished = True, 0, 0
+        self._handle(Arrive(tuple(each.placed for each in ready)), now_s)
 
-    def _clear(self, member: MemberState, now_s: float) -> None:
-        """A job has left what was taken from its turn: whoever was given that begins now."""
+    def _released(self, member: MemberState, now_s: float) -> None:
+        """A job has left the units that were taken from its phase: phases that wait for them begin now."""
         for job, held in self.held.items():
-            self.held[job] = held.cleared(member.seat.job, member.to_clear, now_s)
-        member.to_clear = frozenset()
+            self.held[job] = held.released(member.placed.job, member.to_release, now_s)
+        member.to_release = frozenset()
 
     def _end(self, member: MemberState, now_s: float) -> None:
-        """A turn of a job has ended, if one ran."""
-        self.held.pop(member.seat.job, None)
-        self._clear(member, now_s)
+        """The phase of a job has ended, if one ran."""
+        self.held.pop(member.placed.job, None)
+        self._released(member, now_s)
         member.in_tail, member.taken_s, member.paused_s = False, 0.0, None
 
     def _void(self, member: MemberState, now_s: float) -> None:
         self._end(member, now_s)
-        if member.there:
-            member.there = False
-            self._handle(Leave(member.seat.job), now_s)
+        if member.present:
+            member.present = False
+            self._handle(Leave(member.placed.job), now_s)
 
     def _handle(self, event: Event, now_s: float) -> None:
         actions = self.machine.handle(event, now_s)
@@ -278,9 +277,9 @@ class LivePermits:
             match action:
                 case Start(job, phase, units, resident) if job not in self.held:
                     member = self._members[job]
-                    self.held[job] = HeldTurn(job, member.given, phase, now_s, units, resident, now_s, now_s)
+                    self.held[job] = HeldPhase(job, member.granted, phase, now_s, units, resident, now_s, now_s)
                     begun.append(self.held[job].begun())
-                    member.given += 1
+                    member.granted += 1
                 case Start(job, _, units) | Consolidate(job, units) | Grow(job, units):
                     moved[job] = self._move(job, units, now_s)
                 case Pause(job):
@@ -289,7 +288,7 @@ class LivePermits:
                     self.wake_s = at_s
         if begun or moved:
             decided = {"begun": begun, "waits_for": self.machine.waits_for}
-            self._journal.turns(now_s, decided | ({"moved": moved} if moved else {}))
+            self._journal.decided(now_s, decided | ({"moved": moved} if moved else {}))
 
     def _move(self, job: str, units: tuple[int, ...], now_s: float) -> tuple[int, ...]:
         self.held[job] = self._members[job].moved(self.held[job], units, now_s)

@@ -1,9 +1,9 @@
-"""The process of one job of a co-execution group: it executes the job's own plan, in the turns that the group gives.
+"""The process of one job of a co-execution group: it executes the job's own plan, with the permits of the group.
 
     python -m rlplan.executor.groups.member_process FILE
 
-FILE is JSON that the group's driver wrote (MemberTask). The process prints a JSON line for each thing that a person who
-watches is told (`{"tell": "phase" | "note" | "round" | "step", …}`), and ends with the exit code of `rlplan execute`.
+FILE is JSON that the group's driver wrote (MemberTask). The process prints its progress as JSON lines, which the driver
+shows (`{"tell": "phase" | "note" | "round" | "step", …}`), and ends with an exit code of `rlplan execute`.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from ...traces.trace_events import Step
 from ..execute import execute
 from ..prepare import Options, prepare
 from ..rollout.round_samples import Progress
-from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
+from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-class ToldByLines:
-    """A `turns.Watcher` that prints a JSON line each."""
+class LinePrinter:
+    """A `turns.Watcher` that prints a JSON line for each call."""
 
     def phase(self, text: str) -> None:
         """Something slow begins."""
-        _tell("phase", text=text)
+        _print("phase", text=text)
 
     def round_begins(self, name: str, round_kind: str, step: int, progress: Callable[[], Progress]) -> None:
         """A round begins."""
-        _tell("round", kind=round_kind, step=step)
+        _print("round", kind=round_kind, step=step)
 
     def step_done(self, name: str, record: Step) -> None:
         """A step ended."""
-        _tell("step", step=record.step, kind=record.kind, total_s=record.total_s, rollout_s=record.rollout_s,
+        _print("step", step=record.step, kind=record.kind, total_s=record.total_s, rollout_s=record.rollout_s,
               train_s=record.train_s, reward_mean=record.reward_mean)  # fmt: skip
 
     def note(self, text: str) -> None:
         """A line for the person who watches."""
-        _tell("note", text=text)
+        _print("note", text=text)
 
 
-def _tell(what: str, **fields: Any) -> None:
+def _print(what: str, **fields: Any) -> None:
     print(json.dumps({"tell": what, **fields}), flush=True)
 
 
 def _end_with(driver: int) -> None:
-    """Have the kernel end this process when its driver is gone: its nodes may be given to others then."""
+    """Have the kernel end this process when its driver is gone: then other jobs may get its nodes."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != driver:  # it was gone before
         os.kill(os.getpid(), signal.SIGKILL)
@@ -65,12 +65,12 @@ def main(path: str) -> int:
     _end_with(task.driver)
     try:
         executions = prepare([Path(task.plan)], Path(task.out), bool(task.options["resume"]))
-        finished = execute(executions, Options(**task.options), ToldByLines(), Member.of(task))
+        finished = execute(executions, Options(**task.options), LinePrinter(), task)
     except InputError as error:
-        _tell("failed", text=str(error))
+        _print("failed", text=str(error))
         return BAD_INPUT
     except RunFailed as error:
-        _tell("failed", text=str(error))
+        _print("failed", text=str(error))
         return FAILED
     return DONE if finished else STOPPED
 

@@ -1,19 +1,20 @@
-"""What the process of a job in a co-execution group is told, and how it ends."""
+"""The task of the process of a job in a co-execution group, and the exit codes by which it ends."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..placement.live_nodes import LeasedNode, NodeFacts
-from ..placement.seats import Placement
+from ..placement.run_placement import Placement
 from ..rollout.unit_change import EngineUnits
 from .permit_actor import MemberPermits
 
 DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 130
-"""Exit codes, as those of `rlplan execute`."""
+"""Exit codes, the same as those of `rlplan execute`."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,14 @@ class MemberTask:
         plan: path of its own plan.
         out: folder of its run.
         actor: Ray's name of the actor that gives permits.
-        process: name of the process, which no other ever has.
-        driver: process id of the group's driver, without which no process of a job goes on.
+        process: unique name of the process.
+        driver: process id of the group's driver; the process ends with it.
         nodes: (Ray's id, what a process sees there, whether the machine is shared with other nodes) of each node that
             the plan's placement uses.
         options: of `execute`.
-        units: of each node, those of the group's units that the job's rollout holds there; none where it only trains.
+        units: of each node, the group's units that the job's rollout holds there; none on a node that only trains.
         tail_units: units on which the tail of a rollout goes on; 0: on all.
-        tail_finished: share of a round's samples after whose end the tail is reached; None: never.
+        tail_finished: share of a round's samples after which its tail is reached; None: never.
         pauses: whether the rollout may be paused.
     """
 
@@ -58,32 +59,21 @@ class MemberTask:
         """Read it from a file."""
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
+    @cached_property
+    def permits(self) -> MemberPermits:
+        """The permits of the job."""
+        return MemberPermits(self.actor, self.job, self.process)
 
-@dataclass(frozen=True)
-class Member:
-    """A run's place in its group: its turns, nodes that the group's driver has leased, and what the task says of its
-    rollout's units on each of them."""
-
-    permits: MemberPermits
-    nodes: tuple[LeasedNode, ...]
-    units: tuple[frozenset[int], ...]
-    tail_units: int
-    tail_finished: float | None
-    pauses: bool
-
-    @classmethod
-    def of(cls, task: MemberTask) -> Member:
-        """The place that a task has."""
-        permits, nodes = MemberPermits(task.actor, task.job, task.process), tuple(map(_leased, task.nodes))
-        units = tuple(map(frozenset, task.units))
-        return cls(permits, nodes, units, task.tail_units, task.tail_finished, task.pauses)
+    @property
+    def leased(self) -> tuple[LeasedNode, ...]:
+        """The nodes, which the group's driver has leased."""
+        return tuple(_leased(*node) for node in self.nodes)
 
     def engine_units(self, placement: Placement) -> EngineUnits | None:
-        """Where the engines of a placement are in the group; None if its rollout is on one node, which it has in every
-        turn to its end."""
+        """Units of the engines of a placement; None if its rollout is on one node, which it keeps from start to end."""
         if sum(map(bool, self.units)) < 2 and not self.pauses:
             return None
-        of_node = dict(zip(placement.nodes_in_use(), self.units, strict=True))
+        of_node = dict(zip(placement.nodes_in_use(), map(frozenset, self.units), strict=True))
         engines = {name for names in placement.engine_sets.values() for name in names}
         return EngineUnits(
             {name: of_node[placement.engines[name].node] for name in sorted(engines)},
@@ -93,8 +83,7 @@ class Member:
         )
 
 
-def _leased(node: tuple[str, list[Any], bool]) -> LeasedNode:
-    """A node of a task."""
-    node_id, (address, host, cores, gpus, versions), part = node
+def _leased(node_id: str, seen: list[Any], part: bool) -> LeasedNode:
+    address, host, cores, gpus, versions = seen
     facts = NodeFacts(address, host, tuple(cores), tuple(gpus), tuple(map(tuple, versions)))
     return LeasedNode(node_id, facts, part=part)

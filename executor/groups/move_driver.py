@@ -1,11 +1,11 @@
-"""Carries a new plan of groups out: asks the move machine what is next, does it, and writes what happened.
+"""Applies a new plan of groups: makes the moves that the move machine orders, and writes them to a journal.
 
 Invariants:
-- what is done stands in the journal of moves, a plan's acceptance before its first move: a driver that is killed and
-  started again by `execute --resume` makes the moves that are left;
-- every wait ends: a job that does not stop, or start, within its deadline is killed, and goes on from its last
-  checkpoint; one that finds no nodes within `node_patience_s`, or fails for good on the way, gives its move up, and the
-  rest goes on.
+- the journal of moves has each action, and the acceptance of a plan before its first move: a driver that was killed and
+  is started again by `execute --resume` makes the remaining moves;
+- every wait ends: a job that does not stop, or start, within its deadline is killed, and continues from its last
+  checkpoint; a job that finds no nodes within `node_patience_s`, or fails for good during its move, gives the move up,
+  and the other moves go on.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ...plans.phrases.numbers import count
 from ...plans.yaml.errors import InputError, RunFailed
 from ...plans.yaml.yaml_io import atomic_write, sha256_file
 from ...rounds.permits.move_machine import Drain, Enter, JobMove, MoveMachine
-from ...traces.groups.group_turns import GROUPS_COPY
+from ...traces.groups.group_journal import GROUPS_COPY
 from ...traces.groups.groups_folder import SETTLED, job_folder
 from ..records.execution_folder import written
 from .group_change import GroupChange, MoveJournal, MoveRequest, planned_change, take_request
-from .job_process import JobEnd
+from .job_process import JobEnd, RunningJobs
 from .live_group import LiveGroup
-from .member_task import BAD_INPUT, DONE
+from .member_task import BAD_INPUT, DONE, FAILED
 from .prepare_group import PreparedGroup
 
 
@@ -35,18 +35,7 @@ class RunningGroups(Protocol):
     """What a move needs from the groups and jobs that run (group_run.py)."""
 
     groups: dict[str, LiveGroup]
-
-    def group_of(self, job: str) -> str | None:
-        """The group in which a job's process runs."""
-
-    def ended(self) -> set[str]:
-        """Jobs that ran and have ended for good."""
-
-    def stop_job(self, job: str, at_once: bool) -> None:
-        """Ask a job to stop, with a checkpoint."""
-
-    def give_up(self, job: str, reason: str) -> None:
-        """A job that was on its way has failed for good."""
+    jobs: RunningJobs
 
     async def start_job(self, planned: PreparedGroup, job: str) -> int:
         """Start a job in a group of the plan, its run in the group's folder; returns how often it has arrived there
@@ -57,19 +46,19 @@ class RunningGroups(Protocol):
         nodes go back. `plan`: None if it is the one that the driver was started with."""
 
     def keep_nodes(self) -> None:
-        """Moves begin: nodes that are given back may be needed."""
+        """Moves begin: keep nodes that are given back, which another group may need."""
 
     def note(self, text: str) -> None:
-        """A line for the person who watches."""
+        """Show a line to the user."""
 
 
 DRAIN_FACTOR, LEAST_DRAIN_S = 10.0, 300.0  # seconds that a job may take to stop, over an iteration's, and at least
-AGAIN_S = 10.0  # after which nodes are looked for again
+AGAIN_S = 10.0  # between two searches for nodes
 
 
 @dataclass
 class _UnderWay:
-    """A change that is made. Times are seconds of `time.monotonic`."""
+    """A plan whose moves are being made. Times are seconds of `time.monotonic`."""
 
     id: str
     plan: Path | None
@@ -78,19 +67,20 @@ class _UnderWay:
     machine: MoveMachine
     began: float = field(default_factory=time.monotonic)
     drains: dict[str, float] = field(default_factory=dict)
-    """Since when each job is to stop."""
-    told_at_once: set[str] = field(default_factory=set)
+    """By job: when it was asked to stop."""
+    asked_at_once: set[str] = field(default_factory=set)
+    """Jobs that were asked to stop in mid-step."""
     out: dict[str, float] = field(default_factory=dict)
-    """Since when each job stands still."""
+    """By job: when it had stopped."""
     short: dict[str, float] = field(default_factory=dict)
-    """Since when each job lacks nodes."""
+    """By job: since when it lacks nodes."""
     enters: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """Since when each job starts in its new group, and how often it had arrived there before."""
+    """By job: since when it starts in its new group, and how often it had arrived there before."""
     looked: float = 0.0
 
 
 def bring_job(out: Path, job: str, group: str) -> None:
-    """Have a job's run, wherever it is, in the folder of this group. Raises RunFailed if the disk refuses."""
+    """Move the folder of a job's run into the folder of this group. Raises RunFailed if it cannot be moved."""
     old, new = job_folder(out, job), out / group / job
     if old is None or old == new:
         return
@@ -100,7 +90,7 @@ def bring_job(out: Path, job: str, group: str) -> None:
 
 
 def _to_make(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    """The moves of a plan (`moves_of`) for which something is left to do."""
+    """The moves of a plan (`moves_of`) that are not settled."""
     return [move for move in plan["moves"] if move["state"] not in SETTLED]
 
 
@@ -111,7 +101,7 @@ class MoveDriver:
         out: the folder of the groups.
         journal: of moves, in that folder.
         running: the groups.
-        node_patience_s: seconds that a job waits for nodes where it goes.
+        node_patience_s: seconds that a job waits for nodes in its new group.
     """
 
     def __init__(self, out: Path, journal: MoveJournal, running: RunningGroups, node_patience_s: float) -> None:
@@ -120,16 +110,16 @@ class MoveDriver:
 
     @property
     def under_way(self) -> bool:
-        """Whether moves are left."""
+        """Whether there are moves to make."""
         return self._now is not None
 
     def pending(self) -> set[str]:
-        """Jobs that a plan which was accepted earlier wants elsewhere, and that had not arrived there."""
+        """Jobs that have not arrived in their new group by a plan that an earlier driver accepted."""
         left = self._left()
         return set() if left is None else {move["job"] for move in _to_make(left) if move["to_group"]}
 
     async def go_on(self, groups: dict[str, PreparedGroup]) -> None:
-        """Make the moves that an earlier driver left; all jobs stand still. Raises RunFailed."""
+        """Make the moves that an earlier driver did not finish; no job that moves runs. Raises RunFailed."""
         left = self._left()
         if left is None:
             return
@@ -143,7 +133,7 @@ class MoveDriver:
         await self._do(self._now.machine.begin())
 
     def _left(self) -> dict[str, Any] | None:
-        """The plan whose moves are left; void if the driver was killed before it had taken the plan over."""
+        """The plan whose moves are not finished; void if the driver was killed before the plan was the running one."""
         left = self._journal.unfinished
         if left is not None and left["sha256"] != sha256_file(self._out / GROUPS_COPY):
             self._journal.write("refused", id=left["id"], reason="the driver ended before it had taken the plan over")
@@ -151,7 +141,7 @@ class MoveDriver:
         return left
 
     async def look(self) -> None:
-        """Look for a request, or at what is under way; call it about every second. Raises RunFailed."""
+        """Take a request, or continue the moves under way; call it about every second. Raises RunFailed."""
         if (request := take_request(self._out)) is not None:
             await self._consider(request)
         if self._now is None:
@@ -163,7 +153,7 @@ class MoveDriver:
         await self._finish_if_done()
 
     async def job_ended(self, job: str, end: JobEnd) -> bool:
-        """The process of a job has ended; returns whether the job moves, and has not ended. Raises RunFailed."""
+        """The process of a job has ended; returns whether the job starts again in another group. Raises RunFailed."""
         now = self._now
         if now is None or now.machine.states.get(job, "done") == "done":
             return False
@@ -184,7 +174,7 @@ class MoveDriver:
         return moves and now.machine.moves[job].to_group is not None
 
     def stopped(self) -> list[str]:
-        """The driver ends; moves that are left are made by the next. Returns jobs that are still to start somewhere."""
+        """The driver ends; the next one makes the remaining moves. Returns jobs that have yet to start in a group."""
         if self._now is None:
             return []
         self._journal.write("stopped", id=self._now.id)
@@ -199,7 +189,9 @@ class MoveDriver:
                 self._refuse(request, f"the moves of request {self._now.id} are under way; apply again after them")
             return
         try:
-            change = await asyncio.to_thread(planned_change, self._out, Path(request.plan), self._running.ended())
+            change = await asyncio.to_thread(
+                planned_change, self._out, Path(request.plan), set(self._running.jobs.ends)
+            )
             plan = await asyncio.to_thread(change.path.read_bytes)
             if request.sha256 != change.sha256 or request.sha256 != hashlib.sha256(plan).hexdigest():
                 raise InputError("changed after it was applied; apply it again", request.plan)
@@ -218,8 +210,8 @@ class MoveDriver:
         self._running.note(f"{request.plan} is not applied: {reason}")
 
     def _take_over(self, request_id: str, change: GroupChange, plan: bytes) -> None:
-        """Have the new plan as the one that runs. The copy in `out` is what the next driver goes by: until it is there,
-        what the journal says of the plan is void. Raises RunFailed if the disk refuses."""
+        """Make the new plan the running one. The next driver reads the copy in `out`: until that is written, the
+        journal's acceptance of the plan is void. Raises RunFailed if it cannot be written."""
         self._journal.write("wanted", id=request_id, plan=str(change.path), sha256=change.sha256, moves=change.rows())
         for folder in (*(group.folder for group in self._running.groups.values()), self._out):
             try:
@@ -240,11 +232,11 @@ class MoveDriver:
     async def _drain(self, now: _UnderWay, job: str) -> None:
         self._journal.write("drain", id=now.id, job=job)
         now.drains[job] = time.monotonic()
-        if self._running.group_of(job) is None:  # it has ended meanwhile
+        if self._running.jobs.group_of(job) is None:  # it has ended meanwhile
             self._journal.write("ended", id=now.id, job=job)
             await self._do(now.machine.ended(job))
             return
-        self._running.stop_job(job, at_once=False)
+        self._running.jobs.stop(job, at_once=False)
 
     async def _enter(self, now: _UnderWay, action: Enter) -> None:
         job, group = action.job, action.group
@@ -266,19 +258,20 @@ class MoveDriver:
 
     async def _give_up(self, now: _UnderWay, job: str, reason: str) -> None:
         self._journal.write("failed", id=now.id, job=job, reason=reason)
-        self._running.give_up(job, reason)
+        self._running.jobs.ends[job] = JobEnd(FAILED, reason, 0)
+        self._running.note(f"{job} is given up: {reason}")
         await self._do(now.machine.ended(job))
 
-    # -- what is waited for --------------------------------------------------------------------------------------------
+    # -- waits ---------------------------------------------------------------------------------------------------------
 
     def _look_at_drains(self, now: _UnderWay, time_s: float) -> None:
         for job, since in now.drains.items():
-            group = self._running.groups.get(self._running.group_of(job) or "")
-            pace_s = 0.0 if group is None else group.seats[job].pace_s
-            if job not in now.told_at_once and time_s - since > max(LEAST_DRAIN_S, DRAIN_FACTOR * pace_s):
-                now.told_at_once.add(job)
+            group = self._running.groups.get(self._running.jobs.group_of(job) or "")
+            pace_s = 0.0 if group is None else group.placed[job].pace_s
+            if job not in now.asked_at_once and time_s - since > max(LEAST_DRAIN_S, DRAIN_FACTOR * pace_s):
+                now.asked_at_once.add(job)
                 self._running.note(f"{job} did not stop at the end of its step; its step is left")
-                self._running.stop_job(job, at_once=True)
+                self._running.jobs.stop(job, at_once=True)
 
     async def _look_at_starts(self, now: _UnderWay, time_s: float) -> None:
         for job, (since, before) in list(now.enters.items()):

@@ -1,7 +1,7 @@
-"""The Ray actor that gives the permits of a co-execution group, and a job's side of it.
+"""The Ray actor that gives the permits of a co-execution group, and the client by which a job asks it.
 
-Ray starts the actor again when it dies; it then reads its journal and goes on (live_permits.py). A job asks for a turn
-again and again, each time for a few seconds, so that every wait has an end and a new actor is found.
+Ray starts the actor again when it dies; it then reads its journal and goes on (live_permits.py). A job asks for a
+permit again every few seconds, so that every call ends and the job finds a new actor.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import ray
 
 from ...plans.yaml.errors import RunFailed
-from ...rounds.permits.permit_events import PHASES, PhaseName, Seat
+from ...rounds.permits.permit_events import PHASES, PhaseName, PlacedJob
 from ..placement.live_nodes import on_node
 from ..processes.actors import track
 from .live_permits import LivePermits
-from .member_state import HeldTurn
+from .member_state import HeldPhase
 
 NAMESPACE = "rlplan"
 """Ray's namespace of the actor, in which drivers of other processes find it by name."""
 
 ASK_S = 5.0
-"""Seconds after which a request for a turn is answered with "not yet"."""
+"""Seconds after which a request for a permit is answered with "not yet"."""
 
 ACTOR_S = 60.0
 """Seconds within which an actor that died must be there again."""
@@ -38,8 +38,14 @@ PAUSE_S = 0.2
 
 
 class GroupState(NamedTuple):
-    """A group as it is now: seconds since it began; by job the turns that run or are paused, and how often each arrived
-    (negative: it has ended); when `wake` is due (None: not before another event)."""
+    """A group as it is now.
+
+    Attributes:
+        now_s: seconds since it began.
+        held: by job, the fields of its phase that runs or is paused (`HeldPhase`).
+        arrivals: by job, how often it arrived; negative: its last process has ended.
+        wake_s: when `wake` is due; None: not before another event.
+    """
 
     now_s: float
     held: dict[str, dict[str, Any]]
@@ -48,93 +54,59 @@ class GroupState(NamedTuple):
 
 
 class PermitActor:
-    """See the module. Its methods are LivePermits' own, but for `turn` and `holding`, which wait.
+    """See the module.
 
-    `clock`: seconds. It calls `wake` itself when it is due on a clock that goes as fast as any; whoever gives it a
-    faster one calls `wake` too.
+    `clock`: seconds. The actor calls `wake` itself when it is due by a real clock; with a faster clock the caller does.
     """
 
     def __init__(
         self,
         group: str,
         permit_rule: str,
-        seats: Sequence[Seat],
+        jobs: Sequence[PlacedJob],
         journal: str,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._permits = LivePermits(group, permit_rule, seats, Path(journal), clock)
+        self._permits = LivePermits(group, permit_rule, jobs, Path(journal), clock)
         self._changed = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
 
-    async def ready(self, job: str, process: str) -> int:
-        """A process of a job is ready for its first rollout; returns the number of its arrival."""
-        with self._change():
-            return self._permits.ready(job, process)
+    async def report(self, what: str, *arguments: Any) -> Any:
+        """Call the method of `LivePermits` that is named `what`, then wake all who wait for a change."""
+        try:
+            return getattr(self._permits, what)(*arguments)
+        finally:
+            self._wake_waiting()
 
-    async def turn(self, job: str, arrival: int, turn: int) -> bool:
-        """Whether a turn may run; waits up to ASK_S for it, unless it was paused and its job is to say `cleared`."""
-        self._set_alarm()  # of an actor that was started again, nobody else may have said anything yet
+    async def granted(self, job: str, arrival: int, number: int) -> bool:
+        """Whether a phase may run; waits up to ASK_S for it, unless its job has to call `released` first."""
+        permits, phase = self._permits, (job, arrival, number)
+        self._set_alarm()  # of an actor that was started again, no other call may have come yet
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_S):
-                while not (self._permits.given(job, arrival, turn) or self._permits.is_to_clear(job, arrival, turn)):
+                while not (permits.granted(*phase) or permits.must_release(*phase)):
                     await self._changed.wait()
-        return self._permits.given(job, arrival, turn)
+        return permits.granted(*phase)
 
-    async def done(self, job: str, arrival: int, turn: int) -> None:
-        """A turn is over."""
-        with self._change():
-            self._permits.done(job, arrival, turn)
-
-    async def tail(self, job: str, arrival: int, turn: int) -> None:
-        """A rollout has the planned share of its responses."""
-        with self._change():
-            self._permits.tail(job, arrival, turn)
-
-    async def cleared(self, job: str, arrival: int, turn: int, since_s: float) -> None:
-        """A job has left the units that were taken from its turn until `since_s`."""
-        with self._change():
-            self._permits.cleared(job, arrival, turn, since_s)
-
-    async def holding(self, job: str, arrival: int, turn: int, since_s: float) -> HeldTurn | None:
-        """A turn with its units now; None: it does not run. Waits up to ASK_S for other units than since `since_s`."""
+    async def holding(self, job: str, arrival: int, number: int, since_s: float) -> HeldPhase | None:
+        """A phase with its units of now; None: it does not run. Waits up to ASK_S for other units than since
+        `since_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_S):
-                while (held := self._permits.holding(job, arrival, turn)) is not None and held.since_s <= since_s:
+                while (held := self._permits.holding(job, arrival, number)) is not None and held.since_s <= since_s:
                     await self._changed.wait()
-        return self._permits.holding(job, arrival, turn)
-
-    async def leave(self, job: str, process: str) -> None:
-        """A process of a job has ended."""
-        with self._change():
-            self._permits.leave(job, process)
-
-    async def take_seat(self, seat: Seat) -> None:
-        """A job gets a seat in the group, or other seconds for its own."""
-        with self._change():
-            self._permits.take_seat(seat)
-
-    async def give_up(self, job: str) -> None:
-        """A job is in the group no more."""
-        with self._change():
-            self._permits.give_up(job)
+        return self._permits.holding(job, arrival, number)
 
     async def state(self) -> GroupState:
         """The group as it is now."""
-        held = {job: turn._asdict() for job, turn in self._permits.held.items()}
+        held = {job: phase._asdict() for job, phase in self._permits.held.items()}
         return GroupState(self._permits.now_s(), held, self._permits.arrivals, self._permits.wake_s)
 
     async def wake(self) -> None:
-        """`wake_s` of the state may have come."""
+        """Call this when the time `GroupState.wake_s` has come."""
         self._wake()
 
-    @contextlib.contextmanager
-    def _change(self) -> Any:
-        try:
-            yield
-        finally:
-            self._tell()
-
-    def _tell(self) -> None:
+    def _wake_waiting(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         self._set_alarm()
@@ -148,14 +120,14 @@ class PermitActor:
 
     def _wake(self) -> None:
         self._permits.wake()
-        self._tell()
+        self._wake_waiting()
 
 
 def start_permits(
     name: str,
     group: str,
     permit_rule: str,
-    seats: Sequence[Seat],
+    jobs: Sequence[PlacedJob],
     journal: Path,
     clock: Callable[[], float] = time.time,
 ) -> Any:
@@ -164,14 +136,14 @@ def start_permits(
     options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
     options |= on_node(ray.get_runtime_context().get_node_id())
     return remote.options(**options, max_concurrency=100).remote(
-        group, permit_rule, list(seats), str(journal.resolve()), clock
+        group, permit_rule, list(jobs), str(journal.resolve()), clock
     )
 
 
 async def ask(actor: Callable[[], Any], method: str, *arguments: Any) -> Any:
-    """Call the actor of a group; while it is started again the call is repeated, which does no harm.
+    """Call a method of the actor of a group; while Ray starts the actor again, the call is repeated.
 
-    `actor` finds it. Raises RunFailed if it does not come back, or refuses.
+    `actor` returns its handle. Raises RunFailed if the actor does not come back, or refuses.
     """
     began = time.monotonic()
     while True:
@@ -187,7 +159,7 @@ async def ask(actor: Callable[[], Any], method: str, *arguments: Any) -> Any:
 
 
 class MemberPermits:
-    """A job's turns in its group: `ready()` once, then `begin` and `end` around each phase, at the end `leave()`.
+    """A job's permits in its group: `ready()` once, then `begin` and `end` around each phase, at the end `leave()`.
 
     Args:
         actor_name: Ray's name of the actor.
@@ -195,73 +167,80 @@ class MemberPermits:
         process: name of its process, which no other process ever has.
 
     Invariants:
-    - a job decodes and trains only in a turn that the actor gave, and says when it is over;
-    - a job that begins a phase out of order (its trainer died, nothing was to be trained) gives the turns between back.
+    - a job decodes and trains only with a permit of the actor, and reports the end of each phase;
+    - a job that begins a phase out of order (its trainer died, nothing was to be trained) ends the phases between.
     """
 
     def __init__(self, actor_name: str, job: str, process: str) -> None:
         self.waited_s = 0.0
         """Seconds that the last `begin` waited."""
         self.before_end: Callable[[], Awaitable[None]] | None = None
-        """Frees the devices of the turn that is held; it is told to be over only after that."""
+        """Frees the devices of the phase that runs; its end is reported only after that."""
         self._actor_name, self._job, self._process = actor_name, job, process
-        self._arrival, self._turn, self._held = 0, 0, False
+        self._arrival, self._number, self._held = 0, 0, False
 
     async def ready(self) -> None:
         """The job is ready for its first rollout. Raises RunFailed."""
-        self._arrival, self._turn, self._held = await self._ask("ready", self._process), 0, False
+        self._arrival, self._number, self._held = await self._report("ready", self._process), 0, False
 
     async def begin(self, phase: PhaseName) -> None:
-        """Wait for the turn of a phase. Raises RunFailed."""
+        """Wait for the permit of a phase. Raises RunFailed."""
         began = time.perf_counter()
-        while not (self._held and PHASES[self._turn % 2] == phase):
+        while not (self._held and PHASES[self._number % 2] == phase):
             if self._held:
                 await self.end()
             while not self._held:
-                self._held = await self._ask("turn", self._arrival, self._turn)
+                self._held = await self._ask("granted", self._arrival, self._number)
                 held = None if self._held else await self.holding()
-                if held is not None and not held.units:  # it was given and paused before this process heard of it
-                    await self.cleared(held.since_s)
+                if held is not None and not held.units:  # it was granted and paused before this process knew of it
+                    await self.released(held.since_s)
         self.waited_s = time.perf_counter() - began
 
     async def end(self) -> None:
-        """The turn is over; nothing happens if there is none. Raises RunFailed."""
+        """End the phase that runs, if there is one. Raises RunFailed."""
         if self._held:
             if self.before_end is not None:
                 await self.before_end()
-            await self._ask("done", self._arrival, self._turn)
-            self._turn, self._held = self._turn + 1, False
+            await self._report("done", self._arrival, self._number)
+            self._number, self._held = self._number + 1, False
 
     async def tail(self) -> None:
-        """The rollout has the planned share of its responses. Raises RunFailed."""
-        await self._ask("tail", self._arrival, self._turn)
+        """Report that the rollout has the planned share of its responses. Raises RunFailed."""
+        await self._report("tail", self._arrival, self._number)
 
-    async def holding(self, since_s: float = -1.0) -> HeldTurn | None:
-        """The turn that runs with the units that it has now, at once or once they are others than since `since_s`;
-        after a few seconds as they are. None: none runs. Raises RunFailed."""
-        return HeldTurn(*held) if (held := await self._ask("holding", self._arrival, self._turn, since_s)) else None
+    async def holding(self, since_s: float = -1.0) -> HeldPhase | None:
+        """The phase that runs with its units of now; None: none runs. Waits a few seconds for other units than since
+        `since_s`. Raises RunFailed."""
+        held = await self._ask("holding", self._arrival, self._number, since_s)
+        return HeldPhase(*held) if held else None
 
-    async def cleared(self, since_s: float) -> None:
-        """What was taken from the rollout until `since_s` (`HeldTurn.since_s`) is free now: nothing of the job computes
-        there. Raises RunFailed."""
-        await self._ask("cleared", self._arrival, self._turn, since_s)
+    async def released(self, since_s: float) -> None:
+        """Report that nothing of the job computes any more on the units that were taken from the rollout until
+        `since_s` (`HeldPhase.since_s`). Raises RunFailed."""
+        await self._report("released", self._arrival, self._number, since_s)
 
     @property
     def phase(self) -> PhaseName | None:
-        """The phase whose turn is held."""
-        return PHASES[self._turn % 2] if self._held else None
+        """The phase that runs; None: none."""
+        return PHASES[self._number % 2] if self._held else None
 
     async def leave(self) -> None:
-        """The job has ended. Raises RunFailed."""
-        await self._ask("leave", self._process)
+        """Report that the job has ended. Raises RunFailed."""
+        await self._report("leave", self._process)
+
+    async def _report(self, what: str, *arguments: Any) -> Any:
+        return await ask(self._actor, "report", what, self._job, *arguments)
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
-        return await ask(lambda: ray.get_actor(self._actor_name, NAMESPACE), method, self._job, *arguments)
+        return await ask(self._actor, method, self._job, *arguments)
+
+    def _actor(self) -> Any:
+        return ray.get_actor(self._actor_name, NAMESPACE)
 
 
 @contextlib.asynccontextmanager
 async def membership(permits: MemberPermits | None) -> AsyncIterator[None]:
-    """Within the block a job is in its group; None: it is in none."""
+    """Within the block a job is in its group; `permits` is None for a job without a group."""
     if permits is None:
         yield
         return
@@ -269,5 +248,5 @@ async def membership(permits: MemberPermits | None) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(RunFailed):  # then the group's driver hears of the end of this process
+        with contextlib.suppress(RunFailed):  # then the group's driver reports the end of this process
             await permits.leave()

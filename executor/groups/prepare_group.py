@@ -1,7 +1,7 @@
-"""Which groups and jobs of a plan are executed, on which nodes, in which turns: every check that needs no engine.
+"""Prepares the groups and jobs of a plan for execution: every check that needs no engine.
 
-Nothing is written and nothing heavy is imported here. What of a plan of groups can be run at all:
-plans/facts/executable.py.
+Nothing is written and nothing heavy is imported here. plans/facts/executable.py says which plans of groups can be
+executed at all.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ...plans.schema.workload import PhaseSource, Workload, load_workload
 from ...plans.yaml.errors import ErrorCollector, InputError
 from ...plans.yaml.output_files import must_take_folder
 from ...plans.yaml.yaml_io import error_at, sha256_file
-from ...rounds.permits.permit_events import Seat
-from ...traces.groups.group_turns import GROUPS_COPY, TURNS
+from ...rounds.permits.permit_events import PlacedJob
+from ...traces.groups.group_journal import GROUP_JOURNAL, GROUPS_COPY
 from ...traces.groups.groups_folder import group_folders, is_one_groups
 from ...traces.run_log import TRACE, read_run
 from ...traces.trace import TraceError, read_trace
-from ..placement.seats import Room
+from ..placement.run_placement import Room
 from ..prepare import Execution, placement_of, prepare
 from ..records.execution_folder import has_checkpoint, holds_run
 
@@ -37,14 +37,14 @@ class MemberJob:
     Attributes:
         name: its name.
         execution: its own plan, and where its run is kept.
-        seat: what it brings to the permit machine.
-        nodes: the group's nodes that stand for those of its plan's placement, in order.
+        placed: its units and seconds in the group, for the permit machine.
+        nodes: the group's nodes that stand for the nodes of its own placement, in order.
         planned: what the plan of groups says of it.
     """
 
     name: str
     execution: Execution
-    seat: Seat
+    placed: PlacedJob
     nodes: tuple[int, ...]
     planned: GroupMember
 
@@ -58,7 +58,7 @@ class PreparedGroup:
         key: its id.
         permit_rule: of its permits.
         jobs: its jobs.
-        rooms: its nodes, as the devices of a pool each.
+        rooms: its nodes, each as a room of one node.
         units: the plan's units of each of its nodes.
         kind: of all devices, `cpu` or `cuda`.
     """
@@ -80,8 +80,8 @@ def prepare_groups(path: Path, key: str | None, out: Path, resume: bool) -> list
     """Load and check a plan of groups and the own plans of its jobs; nothing is written.
 
     `key`: of the group that is to run, in `out` itself; None: all groups, each in a folder of `out` (groups_folder.py).
-    With `resume` a job whose run came to no checkpoint begins anew. Raises InputError with everything that is wrong of
-    the plan, the jobs or the folder.
+    With `resume` a job whose run has no checkpoint begins anew. Raises InputError with all faults of the plan, the jobs
+    and the folder.
     """
     _check_folder(path, out, resume, key is not None)
     folders = {} if key is None else {key: out}
@@ -89,8 +89,8 @@ def prepare_groups(path: Path, key: str | None, out: Path, resume: bool) -> list
 
 
 def checked_groups(path: Path, key: str | None, run_of: Callable[[str, str], tuple[Path, bool]]) -> list[PreparedGroup]:
-    """The groups of a plan, or the one of this key, checked; `run_of` gives the folder of a job of a group, and whether
-    a run that is there goes on. Raises InputError with everything that is wrong of the plan and the jobs."""
+    """The groups of a plan, or the one of this key, checked; `run_of` returns the folder of a job of a group, and
+    whether a run in it continues. Raises InputError with all faults of the plan and the jobs."""
     plan = load_groups_plan(path)
     if changed := changed_inputs(plan, path):
         raise InputError(f"{', '.join(changed)} changed since it was solved; solve again with --from", str(path))
@@ -119,8 +119,7 @@ def _group(
     run_of: Callable[[str, str], tuple[Path, bool]],
     faults: ErrorCollector,
 ) -> PreparedGroup:
-    """A group of the plan; what is wrong with its jobs goes into `faults`. Raises InputError if they cannot be together
-    on its nodes."""
+    """A group of the plan; faults of its jobs go into `faults`. Raises InputError if they cannot share its nodes."""
     group = plan.groups[key]
     jobs = []
     for name in group.jobs:
@@ -143,8 +142,8 @@ def _group(
 
 
 def _check_folder(path: Path, out: Path, resume: bool, alone: bool) -> None:
-    """Raises InputError unless groups can start in a folder, or go on with their own runs there; `alone`: a group has
-    the folder for itself."""
+    """Raises InputError unless groups can start in a folder, or continue their own runs there; `alone`: the folder is
+    for one group."""
     must_take_folder(out)
     if holds_run(out):
         raise InputError("holds the run of one job; choose another --out", str(out))
@@ -158,7 +157,7 @@ def _check_folder(path: Path, out: Path, resume: bool, alone: bool) -> None:
         )
     for folder in folders.values():
         try:
-            done = any(event["event"] == "done" for event in read_trace(folder / TURNS))
+            done = any(event["event"] == "done" for event in read_trace(folder / GROUP_JOURNAL))
         except TraceError as error:
             raise InputError(f"{error}; choose another --out") from None
         if done and not resume:
@@ -201,11 +200,11 @@ def _job(
         )
     if any(member.tail_units for member in group.jobs.values()):
         _must_follow_tails(group, planned, execution, own)
-    return MemberJob(name, execution, seat_of(name, planned), nodes, planned)
+    return MemberJob(name, execution, placed_job(name, planned), nodes, planned)
 
 
 def _must_follow_tails(group: PlannedGroup, planned: GroupMember, execution: Execution, own: Path) -> None:
-    """Raises InputError unless a job can decode on some nodes of its rollout, in a group with tails."""
+    """Raises InputError unless a job can decode on a part of its rollout's nodes; its group has tails."""
     name, nodes = execution.name, len({group.node_of_unit(unit) for unit in planned.rollout.units})
     long = execution.plan.job.rounds.long
     if nodes > 1 and long is not None and long.tail is not None:
@@ -214,7 +213,7 @@ def _must_follow_tails(group: PlannedGroup, planned: GroupMember, execution: Exe
             "fewer nodes; remove one of the two",
             str(own),
         )
-    there = len({seat.node for seat in placement_of([execution]).engines.values()})
+    there = len({held.node for held in placement_of([execution]).engines.values()})
     if there < nodes:
         raise InputError(
             f"job {name}: its plan has engines on {there} of its {nodes} nodes, and its group gives these one by one "
@@ -223,9 +222,9 @@ def _must_follow_tails(group: PlannedGroup, planned: GroupMember, execution: Exe
         )
 
 
-def seat_of(name: str, planned: GroupMember) -> Seat:
-    """A job's seat as its plan has it, in the plan's units."""
-    return Seat(
+def placed_job(name: str, planned: GroupMember) -> PlacedJob:
+    """A job as the plan of its group places it, in the plan's units."""
+    return PlacedJob(
         name,
         (planned.rollout.units, planned.train.units),
         (planned.rollout.mean_s, planned.train.mean_s),
@@ -237,7 +236,8 @@ def seat_of(name: str, planned: GroupMember) -> Seat:
 
 
 def _plan_of(source: PhaseSource, folder: Path) -> Path:
-    """The job's own plan: that of its source, or that which its source, a run, was of. Raises InputError."""
+    """The job's own plan: the one that its source names, or the plan of the run that its source names. Raises
+    InputError."""
     if source.plan is not None:
         return folder / source.plan
     assert source.run is not None, "a source is a plan or a run"
@@ -252,7 +252,8 @@ def _plan_of(source: PhaseSource, folder: Path) -> Path:
 
 
 def _nodes(group: PlannedGroup, planned: GroupMember, execution: Execution, own: Path) -> tuple[int, ...]:
-    """The group's nodes for those that the job's placement uses, in order. Raises InputError if they do not fit."""
+    """The group's nodes that stand for the nodes of the job's placement, in order. Raises InputError if they do not
+    fit."""
     by_pool = []
     for pinned in (planned.rollout, planned.train):
         by_pool.append((pinned.pool, sorted({group.node_of_unit(unit) for unit in pinned.units})))

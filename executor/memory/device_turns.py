@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds import step_order
-from ...rounds.device_ledger import EVENTS, DeviceLedger, DeviceMove, DeviceTurn, OutOfMemory
+from ...rounds.device_ledger import EVENTS, DeviceLedger, DeviceTransition, OutOfMemory, TransitionBytes
 from ...rounds.permits.permit_events import PhaseName
 from ...rounds.step_order import Order
 from ..engines.engine_handle import EngineHandle
@@ -104,7 +104,7 @@ class DeviceTurns:
     async def _start(self, name: str, fails: Fails | None) -> None:
         if name in self._engines:
             return await self._engines[name].start()
-        self._take(DeviceTurn("trainer_starts", name))
+        self._take(DeviceTransition("trainer_starts", name))
         try:
             await self._trainers[name].start()
         except RunFailed as failure:
@@ -138,10 +138,12 @@ class DeviceTurns:
                 await self._changed.wait()
         finally:
             self._wanting.discard(name)
-        self._take(DeviceTurn("engine_starts", name))
+        self._take(DeviceTransition("engine_starts", name))
 
     def _may_start_now(self, name: str) -> bool:
-        return self._may_start and name not in self._freed and self.ledger.could(DeviceTurn("engine_starts", name))
+        return (
+            self._may_start and name not in self._freed and self.ledger.could(DeviceTransition("engine_starts", name))
+        )
 
     async def before_restart(self, run: TurnsOf) -> None:
         """Make room for the ranks of a run's trainer, which died and will be started again."""
@@ -150,7 +152,7 @@ class DeviceTurns:
         self._let_start(False)
         self._gone(name)
         await self._go(step_order.to_starting, run)
-        self._take(DeviceTurn("trainer_starts", name))
+        self._take(DeviceTransition("trainer_starts", name))
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
@@ -232,7 +234,7 @@ class DeviceTurns:
                 if run is not None:
                     taken = [move for move in moves if move is not None]
                     run.event(
-                        "turn", step=run.step_number + 1, turn=event, whom=[move.turn.holder for move in taken],
+                        "turn", step=run.step_number + 1, turn=event, whom=[move.transition.holder for move in taken],
                         device_bytes=max((move.mapped_bytes for move in taken), default=0.0),
                         link_bytes=max((move.link_bytes for move in taken), default=0.0), seconds=round(seconds, 6),
                     )  # fmt: skip
@@ -254,9 +256,9 @@ class DeviceTurns:
                 await asyncio.wait({changed, engine.repair}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
             if engine.alive and self.ledger.states[name] == "absent":
-                self._take(DeviceTurn("engine_starts", name))
+                self._take(DeviceTransition("engine_starts", name))
 
-    async def _carry_out(self, turn: DeviceTurn) -> DeviceMove | None:
+    async def _carry_out(self, turn: DeviceTransition) -> TransitionBytes | None:
         """Take one turn; None if its engine is gone. Raises RunFailed, TrainerDied."""
         if self.ledger.states[turn.holder] == "absent":  # it died since the order was made
             return None
@@ -266,7 +268,7 @@ class DeviceTurns:
         done = await self._act(turn) and self.ledger.states[turn.holder] != "absent"
         return self._take(turn) if done else None
 
-    async def _act(self, turn: DeviceTurn) -> bool:
+    async def _act(self, turn: DeviceTransition) -> bool:
         """Do what a turn says; False if its engine is gone, or gone of this."""
         if turn.holder in self._trainers:
             await self._place(turn)
@@ -282,7 +284,7 @@ class DeviceTurns:
             return False
         return True
 
-    async def _place(self, turn: DeviceTurn) -> None:
+    async def _place(self, turn: DeviceTransition) -> None:
         """Have a trainer's ranks place what they hold as the ledger says of the state that the turn leads to."""
         if turn.event == "trainer_trains":
             return
@@ -299,9 +301,9 @@ class DeviceTurns:
     def _gone(self, name: str) -> None:
         kind = self.ledger.holders[name].kind
         if self.ledger.states[name] != "absent":
-            self._take(DeviceTurn("engine_ends" if kind == "engine" else "trainer_ends", name))
+            self._take(DeviceTransition("engine_ends" if kind == "engine" else "trainer_ends", name))
 
-    def _take(self, turn: DeviceTurn) -> DeviceMove:
+    def _take(self, turn: DeviceTransition) -> TransitionBytes:
         try:
             move = self.ledger.take(turn)
         except OutOfMemory as refused:

@@ -18,11 +18,11 @@ import ray
 
 from ...plans.phrases.numbers import bytes_text
 from ...plans.yaml.errors import InputError, RunFailed
-from ...rounds.device_ledger import DeviceLedger, DeviceTurn, OutOfMemory
+from ...rounds.device_ledger import DeviceLedger, DeviceTransition, OutOfMemory
 from ...rounds.step_order import start_of, to_decoding, to_sending, to_starting, to_training
 from ..engines.fleet import FleetConfig
 from ..placement.live_nodes import PROBE_S, LeasedNode, on_node
-from ..placement.seats import engine_name
+from ..placement.run_placement import engine_name
 from ..processes.actors import track, within
 from .device_holds import trainer_name
 
@@ -116,7 +116,7 @@ def beside_others(
     return ledger
 
 
-def _whole_steps(ledger: DeviceLedger, fleet: FleetConfig, runs: Collection[str]) -> Iterator[DeviceTurn]:
+def _whole_steps(ledger: DeviceLedger, fleet: FleetConfig, runs: Collection[str]) -> Iterator[DeviceTransition]:
     """The turns of starts, one after the other, and of a step of each run with each layout of engines."""
     for name in sorted(ledger.holders, key=lambda each: ledger.holders[each].kind):  # engines first
         yield start_of(ledger, name)

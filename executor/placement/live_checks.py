@@ -1,5 +1,5 @@
-"""A placement beside the cluster that is there: which node each of its nodes would be, what the cluster lacks, and
-whether all nodes share the folder of a run."""
+"""Compares a placement with the live cluster: which of its nodes it would take, what it lacks, and whether all nodes
+share the folder of a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from ...plans.yaml.errors import InputError
 from ..processes.actors import track, within
 from ..processes.host import cluster_address
 from .live_nodes import PROBE_S, LeasedNode, on_node
-from .seats import Placement, Room
-
-# Whether all nodes see the same folder: each reads what this process writes there, and this process what each writes.
-#
-# Checkpoints need a folder that all nodes with trainer ranks share; so do weights that travel as a file.
+from .run_placement import Room
 
 
 async def check_shared(
@@ -27,8 +23,8 @@ async def check_shared(
     nodes: Sequence[LeasedNode],
     why: str = "since trainer ranks on every node write checkpoints there",
 ) -> None:
-    """Raises InputError, which says `why`, if a node does not share `folder` with this process. A folder on one node is
-    not checked."""
+    """Raises InputError, which says `why`, if a node does not share `folder` with this process: each node has to read
+    what this process writes there, and this process what the node writes. One node alone is not checked."""
     here = ray.get_runtime_context().get_node_id()
     others = [node for node in nodes if node.node_id != here]
     if not others:
@@ -61,7 +57,7 @@ async def check_shared(
 
 @ray.remote(num_cpus=0, max_retries=0)
 def _answer(folder: str, name: str, number: int) -> str | None:
-    """Read the token of `name` in `folder`, and write it to a file of this node's; what is wrong, or None."""
+    """Copy the token of `name` in `folder` into a file of this node; returns the error, or None."""
     try:
         token = (Path(folder) / name).read_text(encoding="utf-8")
         (Path(folder) / f"{name}-{number}").write_text(token, encoding="utf-8")
@@ -74,9 +70,9 @@ class LiveCheck(NamedTuple):
     """What a start would find now.
 
     Attributes:
-        addresses: of the nodes that it would take, None for those that lack; empty without a cluster.
+        addresses: of the nodes that it would take, None for each that is lacking; empty without a cluster.
         lack: what is lacking, or None.
-        in_cluster: whether RAY_ADDRESS names a cluster. Without one, a plan may be checked for nodes that it will have.
+        in_cluster: whether RAY_ADDRESS names a cluster; without one, the nodes may be added later.
     """
 
     addresses: list[str | None]
@@ -84,26 +80,15 @@ class LiveCheck(NamedTuple):
     in_cluster: bool
 
 
-def live_check(placement: Placement, kind: str) -> LiveCheck:
-    """Compare a placement with the cluster that RAY_ADDRESS names, after connecting to it; without that variable, with
-    this machine, on which Ray would be started. `kind`: of devices, cpu or cuda.
+def live_check(rooms: Sequence[Room], kind: str) -> LiveCheck:
+    """Compare the nodes that are needed with the cluster that RAY_ADDRESS names, after connecting to it; without that
+    variable, with this machine, on which Ray would be started. `kind`: of devices, cpu or cuda.
 
-    Raises InputError if RAY_ADDRESS is no address, RunFailed if nobody answers there.
+    Raises InputError if RAY_ADDRESS is no address, RunFailed if no cluster answers there.
     """
-    rooms = list(placement.nodes_in_use().values())
     if cluster_address() is None:
         needs = f"needs {len(rooms)} nodes: set RAY_ADDRESS to the head of a Ray cluster that has them"
         return LiveCheck([], needs if len(rooms) > 1 else None, in_cluster=False)
-    return _in_cluster(rooms, kind)
-
-
-def live_check_of_rooms(rooms: Sequence[Room], kind: str) -> str | None:
-    """What the cluster that RAY_ADDRESS names lacks for nodes of pools, or None; without that variable None, since this
-    machine stands for all of them. Raises as `live_check`."""
-    return None if cluster_address() is None else _in_cluster(rooms, kind).lack
-
-
-def _in_cluster(rooms: Sequence[Room], kind: str) -> LiveCheck:
     from ..processes.actors import start_ray
     from .live_nodes import choose, cluster_nodes, device_resource
 

@@ -2,7 +2,8 @@
 
 Devices are a resource of Ray: `GPU`; for pools of kind cpu `rlplan_core` where a node has it, as by `ray start
 --resources`, else Ray's `CPU`. A node is leased by a placement group of one bundle, so that other jobs of the cluster
-are not given the same devices. Actors then run on the node beside that bundle, with the devices that their seat names.
+are not given the same devices. Actors then run on the node outside that bundle, with the devices
+that the placement of the run gives them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ...plans.phrases.numbers import count
 from ...plans.yaml.errors import RunFailed
 from ..processes.actors import track, within
 from ..processes.faults import reason
-from .seats import Room
+from .run_placement import Room
 
 CORE_RESOURCE = "rlplan_core"
 POOL_LABEL = "rlplan-pool"
@@ -35,8 +36,13 @@ PACKAGES = ("rlplan", "torch", "transformers")
 
 
 class ClusterNode(NamedTuple):
-    """A node as Ray's tables have it: devices that it has, and that no job holds; the pool that it serves, "": any;
-    whether it is to be taken away."""
+    """A node as Ray's tables have it.
+
+    Attributes:
+        devices, free: devices that it has, and those that no job holds.
+        pool: the only pool that it serves; "": any.
+        drains: whether it is to be taken away.
+    """
 
     node_id: str
     address: str
@@ -59,8 +65,12 @@ class NodeFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class LeasedNode:
-    """A node whose devices this run has; `lease` is None where another process holds it, and on the machine that Ray
-    was started on for this run. `part`: other nodes of the run are on the same machine, with other cores."""
+    """A node whose devices this run has.
+
+    Attributes:
+        lease: of the devices; None if another process holds it, or if Ray was started on this machine for this run.
+        part: whether other nodes of the run are on the same machine, with other cores.
+    """
 
     node_id: str
     facts: NodeFacts
@@ -122,10 +132,10 @@ def _order(address: str) -> tuple[tuple[int, ...], str]:
 def choose(
     nodes: Sequence[ClusterNode], rooms: Sequence[Room], resource: str
 ) -> tuple[list[ClusterNode | None], str | None]:
-    """A node for each of `rooms`, the pools of the nodes that are wanted: none twice, None where none is left.
+    """A different node for each of `rooms`, or None where none is left; and a text of what is lacking, or None.
 
-    Nodes that bear a pool's name serve only that pool. Those come first; then those whose free devices are the fewest
-    that do, so that larger nodes stay whole. With it comes what is lacking, with the nodes' names, or None.
+    Nodes that are labelled with a pool serve only that pool, and are taken first; then the nodes with the fewest free
+    devices that suffice, so that larger nodes stay whole.
     """
     left = list(nodes)
     chosen: dict[int, ClusterNode] = {}
@@ -160,7 +170,7 @@ def _lack(left: Sequence[ClusterNode], rooms: Sequence[Room], lacking: Sequence[
 
 
 async def lease(node: ClusterNode, resource: str, devices: int) -> LeasedNode | None:
-    """Take `devices` of a node for this run; None if they are gone meanwhile, or the node is."""
+    """Lease `devices` of a node for this run; None if they, or the node, are gone by now."""
     group = placement_group([{resource: devices, f"node:{node.address}": 0.001}])
     try:
         if not await asyncio.to_thread(group.wait, LEASE_S):
@@ -196,10 +206,9 @@ def gpus_here(devices: int) -> tuple[str, ...]:
 
 
 def part_of_this_machine(kind: str, devices: int, users: Mapping[int, int]) -> LeasedNode:
-    """Some cores of the machine on which Ray was started for this run, as a node of its own: those that the fewest
-    other nodes have. Only of kind cpu, where devices are cores; raises ValueError otherwise.
+    """Some cores of the machine on which Ray was started for this run, as a node of its own: the least used ones.
 
-    `users`: how many nodes have a core already.
+    `users`: how many nodes use each core already. Raises ValueError unless `kind` is cpu, where devices are cores.
     """
     if kind != "cpu":
         raise ValueError("GPUs of one machine are not shared out over nodes")

@@ -1,7 +1,7 @@
-"""The nodes of the groups that one driver runs: leased when a job needs them, given back when no job does.
+"""The nodes of the groups that one driver runs: leased when a job needs them, released when none does.
 
-While moves are made, nodes that a group gives back are kept for the jobs that go there, so that no other tenant of the
-cluster takes them in between.
+While jobs move between groups, the pool keeps the nodes that one group gives back until another group takes them, so
+that no other tenant of the cluster gets them in between.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ...plans.yaml.errors import InputError
+from .actor_placer import same_versions
 from .live_nodes import LeasedNode, answers, choose, cluster_nodes, device_resource, lease, part_of_this_machine
-from .seat_keeper import same_versions
-from .seats import Room
+from .run_placement import Room
 
 
 class NodePool:
@@ -20,16 +20,16 @@ class NodePool:
 
     Args:
         kind: of all devices, `cpu` or `cuda`.
-        own_machine: whether Ray was started for this run; where devices are cores its machine then stands for all
-            nodes, with cores of its own for each while there are enough.
+        own_machine: whether Ray was started for this run; where devices are cores, its machine then stands for all
+            nodes, and each gets cores of its own as far as they suffice.
 
-    Invariant: a node that was leased is held by one taker, kept as spare, or released.
+    Invariant: a leased node is held by one group, kept as spare, or released.
     """
 
     def __init__(self, kind: str, own_machine: bool) -> None:
         self.kind = kind
         self.keeps = False
-        """Whether nodes that are given back are kept for the next that need such a node."""
+        """Whether nodes that are given back become spare nodes, for groups that need such nodes next."""
         self._own_machine = own_machine and kind == "cpu"  # GPUs of one machine are one node
         self._rooms: dict[int, tuple[str, int]] = {}  # pool and devices of each node, by its id()
         self._held: list[LeasedNode] = []
@@ -66,7 +66,7 @@ class NodePool:
         return [taken[number] for number in range(len(rooms))]
 
     def give_back(self, node: LeasedNode) -> None:
-        """Nobody needs this node any more."""
+        """A group needs this node no more."""
         self._held = [each for each in self._held if each is not node]
         if self.keeps and not self._own_machine:
             self._spare.append(node)
@@ -74,7 +74,7 @@ class NodePool:
             self._release(node)
 
     def release_spare(self) -> None:
-        """Release the nodes that nobody took again, and keep none from now on."""
+        """Release the spare nodes, and keep none from now on."""
         self.keeps = False
         for node in self._spare:
             self._release(node)
@@ -87,7 +87,7 @@ class NodePool:
             self.give_back(node)
 
     async def _spare_for(self, room: Room) -> LeasedNode | None:
-        """A spare node that is alike and still there, spare no more."""
+        """Take a spare node of the same pool and size that still answers; None: there is none."""
         for node in [each for each in self._spare if self._rooms[id(each)] == (room.pool, room.devices)]:
             self._spare.remove(node)
             if await answers(node):

@@ -111,7 +111,7 @@ class Supervised(Protocol):
     def name(self) -> str:
         """What errors call it; its budget goes by this name."""
 
-    async def seat(self) -> None:
+    async def find_node(self) -> None:
         """Find where it is to run; waits as long as no node has room. Raises RunFailed or InputError."""
 
     async def launch(self) -> None:
@@ -141,7 +141,7 @@ class Supervisor:
         attempt = 0
         while True:
             try:
-                await actor.seat()
+                await actor.find_node()
                 began = self._clock()  # a wait for room is no slow start
                 await actor.launch()
                 took_s = self._clock() - began

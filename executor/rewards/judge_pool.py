@@ -1,7 +1,7 @@
 """Samples judged by a model: questions in as samples end, one future for each, vLLM engines behind.
 
 The engines are those of the rollout (engines/engine_handle.py) with another model whose weights never change: they are
-watched, replaced and seated by the same parts. Invariants:
+watched, replaced and placed by the same parts. Invariants:
 - a sample whose `score` was called ends in exactly one way: its future gets one result, is cancelled, or raises;
 - a copy has `at_once` questions at most; the others wait here, in the order in which they came;
 - when a copy dies, its questions go to the next copy that is up, before all others. A question that has lost
@@ -32,8 +32,8 @@ from ...plans.yaml.errors import InputError, RunFailed
 from ..engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
 from ..engines.messages import EngineConfig, EngineEvent, Request
 from ..engines.vllm_options import FIXED_CACHE_SHARE, kv_bytes_per_token
-from ..placement.seat_keeper import SeatKeeper
-from ..placement.seats import judge_name
+from ..placement.actor_placer import ActorPlacer
+from ..placement.run_placement import judge_name
 from ..processes.actors import UnawaitedCalls
 from ..processes.faults import failure
 from ..processes.supervision import LOOK_S, Supervisor, together
@@ -202,7 +202,7 @@ class JudgePool:
         config: the judge.
         tokenizer: of its model.
         supervisor: the run's, which starts and replaces its engines.
-        seats: the place of each copy; None: on the cores of its configuration.
+        placer: the place of each copy; None: on the cores of its configuration.
         tell: hears of copies that died.
         handle: makes an engine from its configuration.
         test_s: seconds that a copy that was silent may take for the shortest question, at least.
@@ -213,7 +213,7 @@ class JudgePool:
         config: JudgeConfig,
         tokenizer: Any,
         supervisor: Supervisor,
-        seats: SeatKeeper | None = None,
+        placer: ActorPlacer | None = None,
         tell: Callable[[EngineDied], None] = lambda death: None,
         handle: Callable[..., EngineHandle] = EngineHandle,
         test_s: float = TEST_S,
@@ -221,7 +221,7 @@ class JudgePool:
         self.tell = tell
         self._config, self._test_s = config, test_s
         self._prompt = JudgePrompt(config.template, config.worth, tokenizer, config.engines[0].max_model_len)
-        self._copies = [Copy(handle(engine, self._hear, supervisor, seats=seats)) for engine in config.engines]
+        self._copies = [Copy(handle(engine, self._hear, supervisor, placer=placer)) for engine in config.engines]
         self._questions: dict[str, Question] = {}
         self._waiting: deque[Question] = deque()
         self._sends = UnawaitedCalls()

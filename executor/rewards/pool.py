@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from ...plans.yaml.errors import InputError, RunFailed
-from ..placement.seat_keeper import SeatKeeper
+from ..placement.actor_placer import ActorPlacer
 from ..processes.supervision import Supervisor
 from .charges import FINAL, SOLO, RewardResult, ScoringSample, tries, verdict
 from .functions import ScorerConfig
@@ -129,7 +129,7 @@ class RewardPool:
         slack_s: seconds granted to Ray and to a busy machine beyond what a worker may take, before it counts as hung.
         start_s: seconds that a worker may take to start at most, the import of the function's module included.
         supervisor: the run's, which starts and replaces workers; one of the pool's own if there is none.
-        seats: the node of each worker.
+        placer: the node of each worker.
         first_worker: number of the first worker among those of all pools of the run.
     """
 
@@ -143,7 +143,7 @@ class RewardPool:
         slack_s: float = 10.0,
         start_s: float = START_S,
         supervisor: Supervisor | None = None,
-        seats: SeatKeeper | None = None,
+        placer: ActorPlacer | None = None,
         first_worker: int = 0,
     ) -> None:
         assert workers >= 1
@@ -152,7 +152,7 @@ class RewardPool:
         self._alarm_s = config.deadline_s  # the worker's own figure replaces it at start
         self._slack_s = slack_s
         supervisor = supervisor or Supervisor()
-        process = partial(RewardProcess, config=config, supervisor=supervisor, start_s=start_s, seats=seats)
+        process = partial(RewardProcess, config=config, supervisor=supervisor, start_s=start_s, placer=placer)
         self._workers = [process(f"{name}-{i}", number=first_worker + i) for i in range(workers)]
         self._ended: list[RewardProcess] = []
         self._samples: dict[str, ScoringSample] = {}

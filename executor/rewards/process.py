@@ -15,8 +15,8 @@ from typing import Any
 import ray
 
 from ...plans.yaml.errors import InputError, RunFailed
+from ..placement.actor_placer import ActorPlacer
 from ..placement.live_nodes import on_node
-from ..placement.seat_keeper import SeatKeeper
 from ..processes.actors import ACTOR_OPTIONS, end_actor, track
 from ..processes.faults import ActorFailed
 from ..processes.supervision import Supervisor
@@ -65,7 +65,7 @@ class RewardProcess:
         supervisor: starts and replaces it; how often it may is counted by `name`.
         start_s: seconds that a start may take at most, the import of the reward function's module included.
         spawn, end: make and kill its actor.
-        seats, number: where it runs, as worker `number`; None: on any node.
+        placer, number: where it runs, as worker `number`; None: on any node.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class RewardProcess:
         start_s: float = START_S,
         spawn: Callable[[str, ScorerConfig, str], Any] = spawn_worker,
         end: Callable[[Any], None] = end_actor,
-        seats: SeatKeeper | None = None,
+        placer: ActorPlacer | None = None,
         number: int = 0,
     ) -> None:
         self.name = name
-        self._seats, self._number = seats, number
+        self._placer, self._number = placer, number
         self._node_id = ""
         self._config = config
         self._supervisor = supervisor
@@ -105,10 +105,10 @@ class RewardProcess:
         """Replace the process, or what is left of it. Raises as `start` does; `RunFailed` beyond the hour's budget."""
         await self._supervisor.replace(self, why)
 
-    async def seat(self) -> None:
+    async def find_node(self) -> None:
         """Find the worker's node."""
-        if self._seats is not None:
-            self._node_id = (await self._seats.worker(self._number)).node_id
+        if self._placer is not None:
+            self._node_id = (await self._placer.worker(self._number)).node_id
 
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises `InputError`, or anything that tells of the fault."""

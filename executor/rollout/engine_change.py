@@ -8,7 +8,7 @@ Invariants:
 - the decision is asked for what the engines hold; samples that ended meanwhile are not counted;
 - an engine that has left gets no sample of this round any more, be it that it dies and comes back;
 - new engines get samples only when they are `open`: they have the weights and their KV caches;
-- the change goes on once, when nothing decodes on the engines that leave;
+- the change goes on (`_released`) once, when nothing decodes on the engines that leave;
 - each engine sleeps, wakes and loads in the turns of its devices and of the weights, as between two rounds;
 - an engine of the tail that dies is replaced, and given weights when it is back (live_round.py);
 - when a tail's `close` returns, no further step of the change is taken: a step that had begun has ended, unless the
@@ -84,13 +84,13 @@ class LeavingEngines(EngineChange):
         """Go on if nothing decodes any more on the engines that leave."""
         if self._freed and not self._told and not any(map(self._opened.ledger.has_running, self._leaving)):
             self._told = True
-            self._cleared()
+            self._released()
 
     def _allowed(self) -> bool:
         """Whether the devices have room for whoever takes those of the engines that leave."""
         raise NotImplementedError
 
-    def _cleared(self) -> None:
+    def _released(self) -> None:
         """The engines that leave decode nothing any more."""
         raise NotImplementedError
 
@@ -188,7 +188,7 @@ class TailEngines(LeavingEngines):
     def _allowed(self) -> bool:
         return self._taking.could()
 
-    def _cleared(self) -> None:
+    def _released(self) -> None:
         def ready() -> None:
             self._open = True
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ...plans.schema.job import Job, JobPaths, RewardSpec
 from ...plans.schema.reward_spec import LENGTH_KINDS
-from ..placement.seat_keeper import SeatKeeper
+from ..placement.actor_placer import ActorPlacer
 from ..processes.supervision import Supervisor, together
 from ..rewards.charges import RewardResult
 from ..rewards.functions import ScorerConfig
@@ -106,7 +106,7 @@ class RewardSum:
         paths: JobPaths,
         sizes: Mapping[str, PoolSize],
         supervisor: Supervisor | None = None,
-        seats: SeatKeeper | None = None,
+        placer: ActorPlacer | None = None,
         judge: PartScorer | None = None,
     ) -> RewardSum:
         """The parts of a job's reward; `sizes`: of the pools, by name of the part, in the order in which their workers
@@ -117,7 +117,7 @@ class RewardSum:
             prefix = "reward" if not first else f"reward-{part.label}"
             scorers[part.label] = RewardPool(
                 ScorerConfig.of_part(part, paths, size.deadline_s), size.workers, retries=part.retries, name=prefix,
-                supervisor=supervisor, seats=seats, first_worker=first,
+                supervisor=supervisor, placer=placer, first_worker=first,
             )  # fmt: skip
             first += size.workers
         parts = [part for part in job.reward.parts if part.kind != "judge" or judge is not None]

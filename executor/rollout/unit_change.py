@@ -10,7 +10,7 @@ Invariants:
 - the tail is reported once, and once more after a pause, in which the group may not have heard it; and only if what
   runs then fits into the KV of the engines that would decode on;
 - the round's clock stands from when a pause is clear until an engine decodes again;
-- `cleared` is told, once for each time that units were taken, when nothing decodes on them any more;
+- `released` is told, once for each time that units were taken, when nothing decodes on them any more;
 - one change follows another: the round hears of a change only when nothing decodes any more on what the last one took.
 """
 
@@ -46,7 +46,7 @@ class HeldUnits(Protocol):
         """Since which second."""
 
 
-class TurnUnits(Protocol):
+class PhaseUnits(Protocol):
     """A job's side of its group (groups/permit_actor.py)."""
 
     async def holding(self, since_s: float = -1.0) -> HeldUnits | None:
@@ -55,7 +55,7 @@ class TurnUnits(Protocol):
     async def tail(self) -> None:
         """The tail is reached. Raises RunFailed."""
 
-    async def cleared(self, since_s: float) -> None:
+    async def released(self, since_s: float) -> None:
         """Nothing decodes on what was taken until `since_s`. Raises RunFailed."""
 
 
@@ -113,7 +113,7 @@ class RoundUnits(EngineChange):
     def __init__(
         self,
         run: TurnsOf,
-        permits: TurnUnits,
+        permits: PhaseUnits,
         where: EngineUnits,
         engines: Sequence[EngineHandle],
         turn: HeldUnits,
@@ -129,7 +129,7 @@ class RoundUnits(EngineChange):
         self._changes: list[tuple[float, list[str]]] = []  # when, and the engines that decode from then on
         self._coming: set[int] = set()  # and cannot decode yet
         self._came: set[int] = set()  # and have no samples of the others yet
-        self._to_clear = False  # whether units were taken on which something may still decode
+        self._to_release = False  # whether units were taken on which something may still decode
         self._watch: asyncio.Task[None] | None = None
         self._taking: list[TakeOver] = []
         self._moving = asyncio.Lock()  # engines come, or go to sleep
@@ -187,7 +187,7 @@ class RoundUnits(EngineChange):
         if units == self._held:
             return []
         engines, ledger, before, paused = self._opened.engines, self._opened.ledger, self.out, self.paused
-        self._to_clear |= not self._held <= units
+        self._to_release |= not self._held <= units
         self._held = units
         leaving, coming = self.out - before, before - self.out
         self._coming, self._came = (self._coming | coming) - leaving, (self._came | coming) - leaving
@@ -215,8 +215,8 @@ class RoundUnits(EngineChange):
 
     def look(self) -> None:
         """Tell the group if nothing decodes any more on units that were taken."""
-        if self._to_clear and not any(map(self._opened.ledger.has_running, self.out)):
-            self._to_clear = False
+        if self._to_release and not any(map(self._opened.ledger.has_running, self.out)):
+            self._to_release = False
             self._call(self._clear(self._turn.since_s))
             if self.paused:
                 self._opened.ledger.stand()
@@ -267,7 +267,7 @@ class RoundUnits(EngineChange):
             self._end_taking()
         async with self._moving:
             await self._give()
-        await self._permits.cleared(since_s)
+        await self._permits.released(since_s)
         self._clear_said.set()
 
     def _end_taking(self) -> None:
@@ -288,9 +288,9 @@ class RoundUnits(EngineChange):
                 turn = await self._permits.holding()  # units may have been taken of which the round has not heard
         turn = self._turn if turn is None else turn
         self.paused_s += self._opened.ledger.go_on()
-        self._to_clear |= not self._held <= frozenset(turn.units)
+        self._to_release |= not self._held <= frozenset(turn.units)
         self._held &= frozenset(turn.units)
-        if self._to_clear:
+        if self._to_release:
             self._calls.begin(self._clear(turn.since_s))
             await self._calls.settle(patience_s)
 
@@ -318,7 +318,7 @@ def _on(engines: Sequence[EngineHandle], where: EngineUnits, held: HeldUnits) ->
 
 async def round_units(
     run: TurnsOf,
-    permits: TurnUnits,
+    permits: PhaseUnits,
     where: EngineUnits,
     engines: Sequence[EngineHandle],
     turns: DeviceTurns,
@@ -332,13 +332,13 @@ async def round_units(
     return RoundUnits(run, permits, where, engines, held, turns, give_all)
 
 
-async def units_held(permits: TurnUnits, enough: Callable[[HeldUnits], bool]) -> HeldUnits | None:
+async def units_held(permits: PhaseUnits, enough: Callable[[HeldUnits], bool]) -> HeldUnits | None:
     """Wait until a rollout of which nothing runs yet holds enough units; None: its turn is gone. Raises RunFailed."""
     since_s = -1.0
     while (held := await permits.holding(since_s)) is not None:
         if enough(held):
             return held
         if not held.units and held.since_s > since_s:
-            await permits.cleared(held.since_s)
+            await permits.released(held.since_s)
         since_s = held.since_s
     return None

@@ -23,9 +23,9 @@ import ray
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import MOMENTS, PARAMETERS
+from ..placement.actor_placer import ActorPlacement, ActorPlacer
 from ..placement.guard import guard_group
 from ..placement.live_nodes import free_address, on_node
-from ..placement.seat_keeper import LiveSeat, SeatKeeper
 from ..processes.actors import ACTOR_OPTIONS, end_actor, retrieved, track, visible_gpus
 from ..processes.faults import ActorFailed, ErrorClass, InfrastructureFailed, classify, reason
 from ..processes.host import without_collection
@@ -85,23 +85,23 @@ for _name in TRAINER_METHODS:  # Ray calls methods that the class has
     setattr(TrainerRank, _name, _of_trainer(_name))
 
 
-def spawn_ranks(config: TrainerConfig, seats: Sequence[LiveSeat]) -> list[Any]:
-    """New actors of all ranks, on their seats; on any node if there are none."""
+def spawn_ranks(config: TrainerConfig, placements: Sequence[ActorPlacement]) -> list[Any]:
+    """New actors of all ranks, on their nodes; on any node if there are none."""
     # Ray's stubs do not know this option.
     threads = {PULSE_GROUP: 1, WRITER_GROUP: 1}
     remote: Any = ray.remote(concurrency_groups=threads)(TrainerRank)  # type: ignore[call-overload]
     ranks = []
     for rank in range(config.ranks):
         own, options = config, dict[str, Any](ACTOR_OPTIONS)
-        seat = seats[rank] if seats else None
-        if seat is not None:
-            beside = sum(other.node_id == seat.node_id for other in seats)
-            own = replace(config, threads=max(seat.node_cores // beside, 1))
-            options |= on_node(seat.node_id)
-        options["runtime_env"] = {"env_vars": _environment(own, seat)}
+        placed = placements[rank] if placements else None
+        if placed is not None:
+            beside = sum(other.node_id == placed.node_id for other in placements)
+            own = replace(config, threads=max(placed.node_cores // beside, 1))
+            options |= on_node(placed.node_id)
+        options["runtime_env"] = {"env_vars": _environment(own, placed)}
         ranks.append(remote.options(**options).remote(own, rank))
     for rank, actor in enumerate(ranks):
-        actor.__ray_call__.remote(_guard, seats[rank].stays_on if seats else ())
+        actor.__ray_call__.remote(_guard, placements[rank].stays_on if placements else ())
     return ranks
 
 
@@ -114,7 +114,7 @@ def _guard(rank: TrainerRank, stays_on: tuple[int, ...]) -> None:
                 os.sched_setaffinity(int(thread.name), stays_on)
 
 
-def _environment(config: TrainerConfig, seat: LiveSeat | None) -> dict[str, str]:
+def _environment(config: TrainerConfig, placed: ActorPlacement | None) -> dict[str, str]:
     """Environment of a rank."""
     environment = {
         "OMP_NUM_THREADS": str(config.threads),
@@ -124,8 +124,8 @@ def _environment(config: TrainerConfig, seat: LiveSeat | None) -> dict[str, str]
     }
     if config.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""  # torch would choose a GPU that is there for the ranks' mesh
-    elif seat is not None and seat.gpus:
-        environment |= visible_gpus(seat.gpus)
+    elif placed is not None and placed.gpus:
+        environment |= visible_gpus(placed.gpus)
     return environment
 
 
@@ -144,7 +144,7 @@ class TrainerDied(ActorFailed):
 class TrainerGroup:
     """The ranks of one model. All calls go to every rank; what they return is rank 0's.
 
-    `seats` says where the ranks of the plan `name` run, each time that they are started; None: on any node.
+    `placer` says where the ranks of the plan `name` run, each time that they are started; None: on any node.
     `node_patience_s`: how long a start waits for a node with room. `spawn` makes the ranks' actors.
     """
 
@@ -153,13 +153,13 @@ class TrainerGroup:
         name: str,
         config: TrainerConfig,
         supervisor: Supervisor | None = None,
-        seats: SeatKeeper | None = None,
+        placer: ActorPlacer | None = None,
         node_patience_s: float = NODE_PATIENCE_S,
-        spawn: Callable[[TrainerConfig, Sequence[LiveSeat]], list[Any]] = spawn_ranks,
+        spawn: Callable[[TrainerConfig, Sequence[ActorPlacement]], list[Any]] = spawn_ranks,
     ) -> None:
         self.name = f"trainer {name}"
-        self._plan, self._seats, self._node_patience_s, self._spawn = name, seats, node_patience_s, spawn
-        self._places: list[LiveSeat] = []
+        self._plan, self._placer, self._node_patience_s, self._spawn = name, placer, node_patience_s, spawn
+        self._places: list[ActorPlacement] = []
         self.supervisor = supervisor or Supervisor()
         self.config = config
         self._ranks: list[Any] = []
@@ -179,10 +179,10 @@ class TrainerGroup:
         """Replace all ranks; the caller loads a checkpoint next. Raises RunFailed."""
         await self.supervisor.replace(self, why)
 
-    async def seat(self) -> None:
+    async def find_node(self) -> None:
         """Find the node and device of each rank. Raises RunFailed if a node is missing for too long."""
-        if self._seats is not None:
-            self._places = await self._seats.ranks(self._plan, self._node_patience_s)
+        if self._placer is not None:
+            self._places = await self._placer.ranks(self._plan, self._node_patience_s)
 
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""

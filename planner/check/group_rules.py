@@ -29,7 +29,7 @@ from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
 from ...profiles.profile_schema import Profile
 from ..groups.choose.group_nodes import resident_bytes
-from ..groups.inputs.group_model import Group, GroupJob, PhaseWay, Pin, shortages
+from ..groups.inputs.group_model import Group, GroupJob, PhaseOption, Pin, shortages
 from ..groups.inputs.job_points import points_there
 from ..groups.inputs.measured_phases import given_phases, with_phases
 from ..groups.inputs.workload_jobs import Problem, problem_of
@@ -155,7 +155,7 @@ def against_jobs(plan: GroupsPlan, problem: Problem) -> Iterator[Fault]:
         yield from _states(key, group, pins, problem)
 
 
-def _way(pinned: PinnedPhase, ways: tuple[PhaseWay, ...], number: int) -> PhaseWay | None:
+def _way(pinned: PinnedPhase, ways: tuple[PhaseOption, ...], number: int) -> PhaseOption | None:
     way = ways[number] if number < len(ways) else None
     return way if way is not None and way.pool == pinned.pool else None
 

@@ -95,7 +95,7 @@ class JobPools:
 
     def network_s(self, size_bytes: float, engines: EngineLayout, trainers: UpdateLayout) -> float:
         """Seconds in which weights of `size_bytes` cross the networks from trainers to engines, which are spread over
-        the nodes that both take (executor/placement/seats.py).
+        the nodes that both take (executor/placement/run_placement.py).
 
         Those are the nodes of these two layouts. Where the other kind of round or host memory takes more, engines are
         on more nodes, and a transfer through host memory takes up to a copy more for each doubling.

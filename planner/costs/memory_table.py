@@ -65,9 +65,9 @@ from ...rounds.device_ledger import (
     PARAMETERS,
     Device,
     DeviceLedger,
-    DeviceMove,
     Holder,
     Parts,
+    TransitionBytes,
     engine_holder,
     trainer_holder,
 )
@@ -290,7 +290,7 @@ class DeviceMemory:
 
     def step(
         self, engine: Holder = NO_ENGINE, trainer: Holder = NO_TRAINER
-    ) -> tuple[list[DeviceMove], dict[str, dict[str, float]]]:
+    ) -> tuple[list[TransitionBytes], dict[str, dict[str, float]]]:
         """One step on the GPU, as `step_moves` has it, of those that take turns there."""
         return step_moves(self.ledger(engine, trainer), trainer.name, [engine.name])
 

@@ -57,7 +57,7 @@ def _cost(group: Group, jobs: Jobs, node_types: NodeTypes) -> str:
 
 
 def _pace(group: Group, steady: SteadyState, node_types: NodeTypes) -> str:
-    """What sets the pace, the critical cycle of turns, with the nodes that all its turns need; and the busiest node."""
+    """What sets the pace: the critical cycle of phases, with the nodes that all of them need; and the busiest node."""
     node_of, chain = node_of_units(group, node_types), steady.chain
     pins = {pin.job: pin for pin in group.pins}
 
@@ -65,8 +65,8 @@ def _pace(group: Group, steady: SteadyState, node_types: NodeTypes) -> str:
         return f"{group.nodes[node]} {node}"
 
     texts = []
-    for phase in dict.fromkeys(phase for _, phase in chain.turns):
-        jobs = sorted({job for job, each in chain.turns if each == phase})
+    for phase in dict.fromkeys(phase for _, phase in chain.phases):
+        jobs = sorted({job for job, each in chain.phases if each == phase})
         units = [pins[job].rollout_units if phase == "rollout" else pins[job].train_units for job in jobs]
         held = [{node_of[unit] for unit in each} for each in units]
         nodes = sorted(set.intersection(*held) or set.union(*held))
@@ -102,8 +102,8 @@ def _without_one(group: Group, jobs: Jobs, node_types: NodeTypes) -> str:
 
 
 def _points(group: Group, jobs: Jobs, node_types: NodeTypes, rules: Rules) -> Iterator[str]:
-    """For each job with points: the one that it runs at, what it would cost alone, and the group with it at the point
-    at which it would run alone."""
+    """For each job with points: the point that it runs by, its cost alone, and the cost of the group if the job ran by
+    the point that it would run by alone."""
     ours = group.usd_per_hour(node_types)
     for pin in group.pins:
         job = jobs[pin.job]

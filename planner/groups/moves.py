@@ -22,10 +22,8 @@ from .inputs.group_model import Group, GroupJob, GroupsState, NodeTypes, Rules, 
 from .simulate.slowdowns import feasible_many
 from .simulate.steady_state import start_s
 
-# Which jobs move between two placements.
-#
-# Nodes of one pool in a group are alike, so which jobs moved follows from the two states alone: the nodes of a group
-# before and after are matched, pool by pool, such that the most jobs stay where they were.
+# Nodes of one pool in a group are alike, so the jobs that move follow from the two states alone: the nodes of a group
+# before and after are matched, pool by pool, so that the most jobs stay where they were.
 
 
 def moved_jobs(before: GroupsState, after: GroupsState, node_types: NodeTypes) -> list[str]:
@@ -79,10 +77,8 @@ def _meetings(nodes: _Occupants, names: Collection[str]) -> list[tuple[str, tupl
     return sorted(row for row in met if row[1])
 
 
-# Savings of the moves of a re-planned workload in USD per hour, and the ids of their new groups.
-#
-# Running groups and their successors fall into clusters that share no job. What a cluster's nodes cost less
-# afterwards is the saving of the moves within that cluster, all of them together.
+# Running groups and their successors fall into clusters that share no job. The moves within a cluster together save the
+# difference between the prices of its nodes before and after.
 
 
 def planned_moves(
@@ -152,9 +148,6 @@ def _clusters(old: Sequence[Group], new: Sequence[Group]) -> list[tuple[list[Gro
 
 def _usd(groups: Iterable[Group], node_types: NodeTypes) -> float:
     return sum(group.usd_per_hour(node_types) for group in groups)
-
-
-# The moves that would lead to the cheapest groups and are not made: what they would save and cost, and why not.
 
 
 def declined_moves(
@@ -234,7 +227,7 @@ class MovePrices:
         self.credit_s: dict[str, float] = {}
         """Seconds that each job is ahead of its bound."""
         self.usd_per_unit = 0.0
-        """Price of a unit of training that members do less than solo; 0: only USD per hour counts."""
+        """Price of a unit of training that members do less than alone; 0: only USD per hour counts."""
 
     def outage_s(self, job: GroupJob, slowdown: float) -> float:
         """Seconds that a move takes on average from a job that now runs at this slowdown."""

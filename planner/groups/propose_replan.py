@@ -1,8 +1,8 @@
 """A new plan for groups that run, from what their jobs were measured at: the library call behind a proposed re-plan.
 
-It is `rlplan solve WORKLOAD --from` the running plan, with the seconds of the jobs' turns in the place of those that
-the workload states, and with what each job is ahead of its bound as what it may lose by a move. Jobs that have ended
-are left out, and jobs that do not run yet as well: they are for a person to add. Nothing is written.
+It is `rlplan solve WORKLOAD --from` the running plan, with measured seconds of phases in place of the workload's, and
+with the seconds that each job is ahead of its bound as what it may lose by a move. Jobs that have ended are left
+out, and so are jobs that do not run yet: the user adds those. Nothing is written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from ...plans.schema.groups_plan import GroupsPlan, MeasuredPhases, Move, load_groups_plan
 from ...plans.schema.workload import load_workload
 from ...plans.yaml.errors import InputError
-from ...traces.groups.group_turns import GroupTurns, turn_seconds
+from ...traces.groups.group_journal import GroupJournal, iteration_seconds
 from .inputs.group_model import Slowdown
 from .inputs.measured_phases import ReferencePhases, reference_phases, with_phases
 from .inputs.running_plan import running_state, solved_from
@@ -25,7 +25,7 @@ from .solve_workload import Notify, solve_workload
 
 @dataclass(frozen=True)
 class Staying:
-    """A job if nothing moves: its slowdown with phases as measured, its bound, and whether that holds."""
+    """A job if no job moves: its slowdown with measured phases, its bound, and whether the bound holds."""
 
     slowdown: Slowdown
     slo: float
@@ -39,7 +39,7 @@ class Proposal:
     Attributes:
         running: the plan that runs.
         plan: the new plan; its `moves` say who moves, at what price, and whether a bound needs it.
-        staying: by job, what would be if nothing moved.
+        staying: by job, its state if no job moved.
         measured: by job, the seconds of its reference that the new plan was solved with.
     """
 
@@ -58,7 +58,7 @@ def propose_replan(
     workload_path: Path,
     running_path: Path,
     out: Path,
-    turns: Mapping[str, GroupTurns],
+    journals: Mapping[str, GroupJournal],
     ahead_s: Mapping[str, float],
     ended: Collection[str] = (),
     notify: Notify = lambda text: None,
@@ -69,9 +69,9 @@ def propose_replan(
         workload_path: the workload of the running plan, as it is now.
         running_path: the plan that runs: the copy in the folder of the groups.
         out: where the new plan will be written; its inputs are named relative to it.
-        turns: by group of the running plan, its journal; jobs of a group without one are as the workload has them.
-        ahead_s: by job, seconds that it is ahead of its bound (bound_machine.py); a job that is behind has 0, and moves
-            only if a bound needs it. Jobs that are not there may move as if they were far ahead.
+        journals: by group of the running plan; jobs of a group without a journal keep the seconds of the workload.
+        ahead_s: by job, seconds that it is ahead of its bound (bound_machine.py); a job that is behind moves only if a
+            bound needs it. Jobs without an entry may move as if they were far ahead.
         ended: jobs of the running plan that do not run any more.
 
     Raises InputError for files that cannot be read, or if no job is left; Infeasible if the nodes leave no room.
@@ -84,10 +84,10 @@ def propose_replan(
     if not problem.jobs:
         raise InputError("none of its jobs runs any more", str(running_path))
     phases: dict[str, ReferencePhases] = {}
-    for key, of_group in turns.items():
+    for key, journal in journals.items():
         if key in running.groups:
             jobs = running.groups[key].jobs
-            phases |= reference_phases(problem, jobs, turn_seconds(of_group, jobs))
+            phases |= reference_phases(problem, jobs, iteration_seconds(journal, jobs))
     problem = with_phases(problem, phases)
     measured = {name: each.document() for name, each in phases.items()}
     inputs = solved_from(workload_path, workload, problem, running_path, out, measured)
@@ -97,7 +97,7 @@ def propose_replan(
 
 
 def _of_jobs(problem: Problem, names: Collection[str], ahead_s: Mapping[str, float]) -> Problem:
-    """The problem of some of the jobs, with what they are ahead of their bounds."""
+    """The problem of some of the jobs, with the seconds that they are ahead of their bounds."""
     return replace(
         problem,
         jobs={name: problem.jobs[name] for name in names},

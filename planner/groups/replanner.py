@@ -1,13 +1,13 @@
 """Re-planning from running groups: an arrival or a departure, then the moves that pay or that repair a bound.
 
-The saving of a placement in USD per hour lasts until the next change near it: with arrivals and departures every
-`change_every_h` hours, a placement saves for about that long before it is planned anew. So moves are chosen by
+A placement saves USD per hour until it is planned anew: with arrivals and departures every `change_every_h` hours, for
+about that long. So moves are chosen by
 
     min  USD per hour of all groups + (1 + hysteresis) / change_every_h * sum of the prices of the moves
 
 over the columns of group_program.py (moves.py has the prices). Without enough credit a job moves only to repair a
-bound: when its running group no longer keeps all bounds (a member left, durations drifted). New groups are taken only
-if they keep all bounds whoever leaves, so that departures seldom need a repair.
+bound: when its running group no longer keeps all bounds (a member left, durations drifted). New groups are chosen only
+if they keep all bounds whichever job leaves, so that departures seldom need a repair.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from .inputs.group_model import Group, GroupJob, GroupsState, Jobs, NodeTypes, R
 from .moves import MovePatience, MovePrices, PricedMove, moved_jobs, staying
 from .simulate.slowdowns import slowdowns
 
-# The integer program of moves: which groups run next, moves included in the price.
-#
-# Set partitioning over the columns of group_program.py, where a column may *inherit* one running group: members that
-# find there the nodes they had, shared with the same jobs, do not move. A running group is inherited at most once.
+# The integer program of moves is set partitioning over the columns of group_program.py, where a column may *inherit*
+# one running group: members that keep their nodes there, shared with the same jobs, do not move. A running group is
+# inherited at most once.
 
 _DEPARTURE_CHECKS = 6
 """Solves after which chosen groups are no longer checked for keeping their bounds after departures."""
@@ -47,8 +46,8 @@ class _Variant:
     price_usd: float
     """Of the moves of its members."""
     penalties: int
-    """Members that move without the credit for it, 1 more if the group is new and breaks a bound when a job leaves,
-    and more than all of that if the group does not keep its bounds now."""
+    """Number of members that move without the credit for it; 1 more if the group is new and breaks a bound when a job
+    leaves; more than all of that if the group does not keep its bounds now."""
 
 
 def cheapest_state(
@@ -170,8 +169,8 @@ def _partition(
 
 def _stay(old: Group, new: Group, node_types: NodeTypes, price: Mapping[str, float]) -> frozenset[str]:
     """The members that can keep their nodes, chosen so that the moves that are saved cost most."""
-    ways = {pin.job: (pin.rollout, pin.train) for pin in old.pins}
-    common = [pin.job for pin in new.pins if ways.get(pin.job) == (pin.rollout, pin.train)]
+    options = {pin.job: (pin.rollout, pin.train) for pin in old.pins}
+    common = [pin.job for pin in new.pins if options.get(pin.job) == (pin.rollout, pin.train)]
     return staying(old, new, common, node_types, price)
 
 

@@ -30,37 +30,34 @@ from ...plans.yaml.yaml_io import sha256_file
 from .choose.group_nodes import placed_in_turn, resident_bytes, solo_group
 from .choose.placers import Algorithm1, SoloD
 from .group_why import explain
-from .inputs.group_model import Group, GroupJob, GroupsState, Jobs, NodeTypes, PhaseWay, Pin, Slowdown, excess
+from .inputs.group_model import Group, GroupJob, GroupsState, Jobs, NodeTypes, PhaseOption, Pin, Slowdown, excess
 from .inputs.workload_jobs import Problem
 from .simulate.permit_simulator import pace_s, units_kept
-from .simulate.slowdowns import bounds_kept, slowdowns, units_per_hour
+from .simulate.slowdowns import bounds_kept, slowdowns, training_per_hour
 from .simulate.steady_state import SteadyState, start_s, steady_state
 
-# Timelines of a plan of groups: the part of a steady state that the plan shows, and its export as Chrome trace
-# events.
-
 ITERATIONS = 2
-"""Iterations of the job that does fewest which are shown at most; a period may be many more."""
+"""Most iterations of the slowest job that are shown; a period may have many more."""
 
 
 def timeline_of(state: SteadyState) -> GroupTimeline:
-    """Turns from the beginning of a period, in order of begin, cut off at the end of the part that is shown."""
+    """Phases from the beginning of a period, in the order in which they begin, cut at the end of the shown part."""
     shown_s = state.period_s * min(1.0, ITERATIONS / min(state.iterations.values()))
-    turns: dict[tuple[float, float, str, str], Span] = {}
+    spans: dict[tuple[float, float, str, str], Span] = {}
     for held in state.held:
         if held.start_s >= shown_s:
             continue
-        # A turn on several nodes is one span.
+        # A phase on several nodes is one span.
         key = (held.start_s, held.end_s, held.job, held.phase)
-        units = (*(turns[key].units if key in turns else ()), *held.units)
-        turns[key] = Span(
+        units = (*(spans[key].units if key in spans else ()), *held.units)
+        spans[key] = Span(
             job=held.job,
             phase=held.phase,
             units=tuple(sorted(units)),
             begin_s=held.start_s,
             end_s=min(held.end_s, shown_s),
         )
-    return GroupTimeline(period_s=state.period_s, repeats=state.repeats, span_s=shown_s, spans=tuple(turns.values()))
+    return GroupTimeline(period_s=state.period_s, repeats=state.repeats, span_s=shown_s, spans=tuple(spans.values()))
 
 
 def chrome_trace(plan: GroupsPlan) -> dict[str, Any]:
@@ -145,7 +142,7 @@ def _with_points(inputs: GroupsInputs, groups: Mapping[str, PlannedGroup], probl
 def cost_figures(
     state: GroupsState, problem: Problem, by_group: Mapping[str, Mapping[str, Slowdown]] | None = None
 ) -> CostFigures:
-    """Price of a state per hour and per unit of training; a unit is what one USD buys if each job has its own nodes.
+    """Price of a state per hour and per unit of training, which is what one USD buys if each job has its own nodes.
 
     `by_group`: slowdowns by group and job, simulated here if not given.
     """
@@ -158,7 +155,7 @@ def cost_figures(
         for keeps in bounds_kept(group, state.jobs, slow, problem.rules).values()
     ]
     price = state.usd_per_hour(problem.node_types)
-    units = units_per_hour(slow, state.jobs, problem.node_types)
+    units = training_per_hour(slow, state.jobs, problem.node_types)
     return CostFigures(
         usd_per_hour=price,
         usd_per_unit=price / units if units else 0.0,
@@ -200,8 +197,8 @@ def _member(group: Group, pin: Pin, jobs: Jobs, slow: Slowdown, keeps: bool, pro
 
 
 def _point(job: GroupJob, pin: Pin, node_types: NodeTypes) -> MemberPoint:
-    def price(way: int) -> float:
-        return solo_group(job, node_types, (way, way)).usd_per_hour(node_types)
+    def price(option: int) -> float:
+        return solo_group(job, node_types, (option, option)).usd_per_hour(node_types)
 
     rollout, train, point = job.rollout[pin.rollout], job.train[pin.train], job.points[pin.rollout]
     return MemberPoint(
@@ -215,10 +212,10 @@ def _point(job: GroupJob, pin: Pin, node_types: NodeTypes) -> MemberPoint:
     )
 
 
-def _phase(ways: tuple[PhaseWay, ...], index: int, units: tuple[int, ...]) -> PinnedPhase:
-    way = ways[index]
+def _phase(options: tuple[PhaseOption, ...], index: int, units: tuple[int, ...]) -> PinnedPhase:
+    option = options[index]
     return PinnedPhase(
-        pool=way.pool, units=units, way=index, mean_s=way.mean_s, switch_s=way.warm_s, resume_s=way.resume_s
+        pool=option.pool, units=units, way=index, mean_s=option.mean_s, switch_s=option.warm_s, resume_s=option.resume_s
     )
 
 

@@ -255,8 +255,8 @@ async def _measure(
         sampler = RoundSampler(job, site, runner, weights, list(prompts), budgets, effort, budget, shares)
         try:
             budget.tell("reserving devices")
-            await site.seats.open(own_machine)
-            await check_shared(Path(folder), site.seats.nodes, "since weights may travel as a file")
+            await site.placer.open(own_machine)
+            await check_shared(Path(folder), site.placer.nodes, "since weights may travel as a file")
             machine = await site.machine(pool)
             found: list[Judge] = []
 
@@ -285,7 +285,7 @@ async def _measure(
             budget.tell("stopping")
             await site.rewards.close()
             await site.turns.end(site.fleet.all_engines(), list(site.trainers))
-            site.seats.close()
+            site.placer.close()
     return Measurements(
         machine=machine,
         rollout=rollout,

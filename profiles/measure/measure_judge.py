@@ -71,8 +71,8 @@ async def measure_judge(
         planned = RewardJudge(place="beside", instances=1, at_once=AT_ONCE, share=share)
         config = judge_config(subject.job, subject.paths.judge, planned, subject.pool, own)
         here = engine.config
-        seated = tuple(replace(each, cores=here.cores, node_id=here.node_id) for each in config.engines)
-        pool = JudgePool(replace(config, engines=seated), own, Supervisor())
+        placed = tuple(replace(each, cores=here.cores, node_id=here.node_id) for each in config.engines)
+        pool = JudgePool(replace(config, engines=placed), own, Supervisor())
         try:
             await pool.start()
             timed = _Timed(pool, config.template, questions)

@@ -17,9 +17,9 @@ from ...executor.configuration import fleet_config, trainer_config
 from ...executor.engines.fleet import Fleet
 from ...executor.memory.device_holds import ledger_of, trainer_name
 from ...executor.memory.device_turns import DeviceTurns
+from ...executor.placement.actor_placer import ActorPlacer
 from ...executor.placement.live_nodes import PROBE_S, on_node
-from ...executor.placement.seat_keeper import SeatKeeper
-from ...executor.placement.seats import DoesNotFit, Placement, engine_counts, engine_name, place, room_of
+from ...executor.placement.run_placement import DoesNotFit, Placement, engine_counts, engine_name, place, room_of
 from ...executor.processes.actors import track, within
 from ...executor.processes.supervision import Supervisor
 from ...executor.rollout.reward_sum import PoolSize, RewardSum
@@ -63,7 +63,7 @@ class Site:
         turns: starts and ends engines and trainers, and has them take turns.
     """
 
-    seats: SeatKeeper
+    placer: ActorPlacer
     fleet: Fleet
     rewards: RewardSum
     trainers: Mapping[str, TrainerGroup]
@@ -71,8 +71,8 @@ class Site:
     turns: DeviceTurns
 
     async def machine(self, pool: Pool) -> Machine:
-        """The node of the first engine; `seats` must be open."""
-        node = self.seats.nodes[0]
+        """The node of the first engine; `placer` must be open."""
+        node = self.placer.nodes[0]
         call = _machine.options(**on_node(node.node_id)).remote(pool)
         found: Machine = await within(PROBE_S, track(call), f"node {node.facts.address}")
         return found
@@ -92,9 +92,9 @@ def site_of(
     job, paths, pool = subject.job, subject.paths, subject.pool
     named = {FIRST if not number else f"{FIRST} {update_name(each)}": each for number, each in enumerate(updates)}
     placement = _placement(subject, layouts, named)
-    supervisor, seats = Supervisor(), SeatKeeper(placement, pool.accelerators.kind)
+    supervisor, placer = Supervisor(), ActorPlacer(placement, pool.accelerators.kind)
     config = fleet_config(layouts, job, paths.model, pool, most_samples)
-    fleet = Fleet(config, supervisor, seats=seats)
+    fleet = Fleet(config, supervisor, placer=placer)
     # By what a loss is divided costs nothing; these are a synchronous step's at most.
     samples = job.rollout.samples_per_step
     most = LossPlan(samples=samples, tokens=samples * job.rollout.max_response_tokens)
@@ -104,7 +104,7 @@ def site_of(
     for name, update in named.items():
         trainer = trainer_config(frozen, paths.model, update, pool.accelerators.kind, most)
         trainer = replace(trainer, threads=max(1, pool.cores // trainer.ranks))
-        trainers[name] = TrainerGroup(name, trainer, supervisor, seats)
+        trainers[name] = TrainerGroup(name, trainer, supervisor, placer)
     ledger = ledger_of(
         config,
         {tp: engine_bytes(subject, tp) for tp in config.engines()},
@@ -115,9 +115,9 @@ def site_of(
     counts = _profiled_pools(job, pool)
     sizes = {part.label: PoolSize(counts[part.label], part.deadline_s) for part in job.reward.pooled}
     return Site(
-        seats=seats,
+        placer=placer,
         fleet=fleet,
-        rewards=RewardSum.of_job(job, paths, sizes, supervisor, seats=seats),
+        rewards=RewardSum.of_job(job, paths, sizes, supervisor, placer=placer),
         trainers=trainers,
         updates=named,
         turns=DeviceTurns(ledger, fleet, trainers),

@@ -1,7 +1,7 @@
-"""Which engine a round's samples start on: by load, or longest expected first.
+"""Which engine a round's samples start on: the least loaded one, or, by history, the longest samples first.
 
-placement          what a round asks of either way, and the way by load
-balance_spec       the numbers of the way by history that a plan states, and when an engine would end
+placement          the interface of both placements, and the placement by load
+longest_first      the placement by history
+balance_spec       the numbers that a plan states for it, and when an engine would end its samples
 length_estimates   how long samples are expected to be
-longest_first      the way by history
 """

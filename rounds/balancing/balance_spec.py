@@ -1,13 +1,13 @@
 """The numbers by which samples are balanced by history, and the seconds in which an engine would end its samples.
 
-A decode step takes a constant, more by running sequence, and more by KV token. Summed over the steps of all its
-samples, an engine ends after
+A decode step takes a constant time, and some for each running sequence and each KV token. Summed over all steps, an
+engine ends its samples after
 
     step_s * steps + step_s_per_sequence * tokens + step_s_per_kv_token * kv_steps
 
 where `tokens` are those that it has yet to decode, and `kv_steps` the KV tokens that these attend to, summed over them.
-`steps` are at least those of its longest sample, at least what its sequences at a time make of the tokens, and at least
-what its KV cache makes of `kv_steps`. What that leaves out is samples that leave a place empty at the end.
+`steps` is the largest of: the tokens of its longest sample; `tokens` over the sequences that it decodes at a time; and
+`kv_steps` over the tokens that its KV cache holds. Slots that are empty at the end of the round are neglected.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class BalanceSpec(Protocol):
 
 
 class Work(NamedTuple):
-    """What an engine has before it: the tokens of its longest sample, of all, and the KV tokens that these attend to,
-    summed over them."""
+    """The remaining work of an engine: tokens of its longest sample, tokens of all samples, and the KV tokens to which
+    these attend, summed over them."""
 
     longest: float = 0.0
     tokens: float = 0.0
@@ -38,8 +38,8 @@ class Work(NamedTuple):
 
 
 class WorkShare(NamedTuple):
-    """What a sample adds to the work of its engine: the tokens that it has before it (mean and median), and the KV
-    tokens that these attend to, summed over them."""
+    """What a sample adds to the work of its engine: its remaining tokens (mean and median), and the KV tokens to which
+    these attend, summed over them."""
 
     mean: float
     median: float
@@ -47,33 +47,34 @@ class WorkShare(NamedTuple):
 
 
 def share(held: float, mean: float, median: float) -> WorkShare:
-    """The share of a sample that holds so many tokens, its prompt's included, and has so many before it."""
+    """The share of a sample that holds `held` tokens, its prompt's included; `mean`, `median`: of those that remain."""
     return WorkShare(mean, median, mean * (held + mean / 2))
 
 
 class Longest:
-    """The longest of many samples, of which only medians are known.
+    """Estimates the longest of many samples from their medians.
 
-    Of n alike samples whose logs spread by s, the longest is about exp(s z) times as long as the median one, z being
-    what the largest of n normal numbers is. So is the norm of the medians whose exponent is EXPONENT / s, for n from a
-    dozen to some hundreds; it is the largest itself where nothing spreads, and adds up sample by sample.
+    Of n samples with the same median whose log lengths have standard deviation s, the longest is about exp(s z) times
+    the median, z being the expected maximum of n standard normal numbers. The p-norm of the medians with p =
+    EXPONENT / s is about as large for n from a dozen to some hundreds; it can be summed sample by sample, and is the
+    maximum if s is 0.
     """
 
     EXPONENT = 1.73
     """log n / z at n = 64 (z = 2.4); 1.6 at 16, and 2.0 at 256."""
 
     HARD = 20.0
-    """Exponents beyond which the largest is taken."""
+    """Exponent from which the maximum is taken."""
 
     def __init__(self, spread: float) -> None:
         self._exponent = min(self.EXPONENT / spread, self.HARD) if spread > 0 else self.HARD
 
     def power(self, median: float) -> float:
-        """What a sample adds to `add`'s and `tokens`'s powers."""
+        """What a sample adds to the `powers` of `add` and `tokens`."""
         return median if self._exponent >= self.HARD else math.pow(median, self._exponent)
 
     def add(self, powers: float, power: float) -> float:
-        """The powers of many with one more."""
+        """The powers of samples with one sample more."""
         return max(powers, power) if self._exponent >= self.HARD else powers + power
 
     def tokens(self, powers: float) -> float:
@@ -82,7 +83,7 @@ class Longest:
 
 
 class Load:
-    """The samples of an engine, or of one that might be, as sums."""
+    """The samples of an engine, as sums."""
 
     def __init__(self, longest: Longest, shares: Iterable[WorkShare] = ()) -> None:
         self._longest = longest
@@ -97,7 +98,7 @@ class Load:
         self._kv_steps += each.kv_steps
 
     def work(self) -> Work:
-        """What is before the engine."""
+        """The remaining work of the engine."""
         return Work(self._longest.tokens(self._powers), self._tokens, self._kv_steps)
 
     def work_with(self, each: WorkShare) -> Work:

@@ -1,10 +1,10 @@
-"""How long the samples of a round are expected to be: by their prompt's history, and by what the round has shown.
+"""How long the samples of a round are expected to be, by their prompt's history and by the samples of the round.
 
 Invariants:
-- the length of a sample that has not ended is used by no estimate, but for the tokens that it is known to have;
-- the median of a prompt never falls within a round: where a sample ends beyond it, or is seen beyond it, it rises to
-  that, for all samples of the prompt that still run or wait;
-- a prompt without history has no estimate until a sample of it has ended or was seen: its first one is its probe.
+- of a sample that has not ended, estimates use only the tokens that it is known to have;
+- the median of a prompt never falls in a round: if a sample ends with more tokens, or is known to have more, it rises
+  to these, for all samples of the prompt that still run or wait;
+- a prompt without history has no estimate until the length of a sample of it is known: its first sample is a probe.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 PAST = 0.25
-"""Of the tokens of a sample that has outgrown what was expected, the share that it is expected to grow by yet: lengths
-have heavy tails, so the longer a sample is the more there is to come."""
+"""A sample that is longer than expected is expected to grow by this share of its tokens: lengths have heavy tails, so
+the longer a sample is, the more tokens remain."""
 
 SPREAD = 0.6
-"""Standard deviation of the log lengths of a prompt's samples that is taken where none was recorded, and at least
-elsewhere; traces have 0.3 to 1."""
+"""Least standard deviation of the log lengths of a prompt's samples, which is also taken if none was recorded; traces
+have 0.3 to 1."""
 
 
 class Expected(NamedTuple):
-    """Tokens: mean and median."""
+    """Expected tokens of a sample: mean and median."""
 
     mean: float
     median: float
 
     def within(self, limit: float) -> Expected:
-        """Of samples that are cut at `limit` tokens."""
+        """The same for samples that are cut at `limit` tokens."""
         return Expected(max(1.0, min(self.mean, limit)), max(1.0, min(self.median, limit)))
 
 
 class Recorded(NamedTuple):
-    """What was recorded of prompts before a round: what is expected of their samples, by prompt, and by how much logs
-    of the lengths of one prompt's samples spread about it."""
+    """What is known before a round: expected tokens of samples by prompt, and the standard deviation of the log lengths
+    of one prompt's samples."""
 
     expected: Mapping[str, Expected]
     spread: float = SPREAD
@@ -44,7 +44,7 @@ NOTHING = Recorded({})
 
 
 class LengthEstimates:
-    """The estimates of one round; of prompts that were never recorded `expected` has nothing."""
+    """The estimates of one round; `expected` lacks prompts that were never recorded."""
 
     def __init__(self, expected: Mapping[str, Expected]) -> None:
         self._expected = expected
@@ -57,8 +57,7 @@ class LengthEstimates:
         return prompt in self._expected or prompt in self._seen
 
     def of(self, prompt: str, limit: int) -> Expected:
-        """What is expected of a sample of the prompt, at most its limit, which it is taken to reach if nothing is
-        known."""
+        """The expected length of a sample of the prompt, at most its limit; the limit if nothing is known."""
         seen = float(self._seen.get(prompt, 0))
         if prompt in self._expected:
             mean, median = self._expected[prompt]
@@ -66,14 +65,14 @@ class LengthEstimates:
         return Expected(seen or limit, seen or limit).within(limit)
 
     def room(self, prompt: str, limit: int) -> float:
-        """Tokens of a sample that memory is to be there for: the mean, or, if nothing is known of the prompt, that of
-        what has ended in the round; 0 before anything has."""
+        """Tokens of a sample for which memory is reserved: the prompt's mean; if it is unknown, the mean of the samples
+        that ended in the round, or 0 before any has."""
         if self.knows(prompt):
             return self.of(prompt, limit).mean
         return min(float(limit), self._ended_tokens / self._ended) if self._ended else 0.0
 
     def left(self, prompt: str, limit: int, tokens: int) -> Expected:
-        """What a sample which has `tokens` has before it; of one of which nothing is known, as many as it has."""
+        """The remaining tokens of a sample that has `tokens`; if its prompt is unknown, as many as it has."""
         most = float(limit - tokens)
         if not self.knows(prompt):
             return Expected(float(tokens), float(tokens)).within(most)

@@ -1,19 +1,20 @@
-"""Samples start in the order of what is expected of them, longest first, where they would end soonest.
+"""Placement by history: samples start by expected length, longest first, on the engine that would end them soonest.
 
-A long sample that starts late is decoded alone at the end of its round, on an engine that could have had others beside
-it. So of the samples that wait the longest expected one starts first, on the engine that would end soonest with it
-(balance_spec.py), and only while that has room: a place among those that it decodes at a time, and memory. The others
-wait here and not in an engine, so that the next place goes to whom it helps most by what is known then.
+A long sample that starts late is decoded alone at the end of its round, although other samples could have run beside
+it. So of the waiting samples the one with the largest expected length starts first, on the engine that would end its
+work soonest with it (balance_spec.py), and only while that engine has room: a slot of those that it decodes at a time,
+and memory. The other samples wait here and not in an engine, so that the next slot goes to the sample that is expected
+to be longest then.
 
 Invariants:
 - a sample waits, or is on one engine, until it ended or was removed;
-- who waits starts in order: the first sample of a prompt that has no estimate (a probe), then by the estimate,
-  descending, then in the order of issue; where the first of them has no room, none starts;
-- engines that are full or not alive get nothing; an engine without a sample has room for any;
+- waiting samples start in this order: the first sample of each prompt without an estimate (a probe), then by estimate,
+  descending, then in the order of issue; if the first of them has no room, none starts;
+- engines that are full or not alive get no samples; an engine without a sample has room for any;
 - the same calls give the same answers: no clock, no randomness, ties to the lowest number.
 
-Which samples a round issues, and which of them count, is not decided here, and does not depend on it in `sync`, in
-`exact` and in `predict`: there every sample that counts runs to its end whenever it starts.
+Which samples a round issues, and which of them are trained, is not decided here. In `sync`, `exact` and `predict` it
+does not depend on the placement: every sample that is trained runs to its end, whenever it starts.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from .length_estimates import NOTHING, Expected, LengthEstimates, Recorded
 from .placement import ToPlace
 
 ROOM = 0.5
-"""Of the tokens that a sample is expected to have, the share that memory is kept for when it starts: what it holds over
-its life, on average. If more is wanted at once the engine preempts the sample that came last, a short one."""
+"""Share of a sample's expected tokens for which memory is reserved when it starts: what it holds on average over its
+life. If more is needed at once, the engine preempts the sample that came last, a short one."""
 
 Rank = tuple[float, SampleKey]
 
 
 class Balance(NamedTuple):
-    """What a round is balanced by: the plan's numbers, and what was recorded of its prompts."""
+    """The plan's numbers for a round, and the recorded lengths of its prompts."""
 
     spec: BalanceSpec
     recorded: Recorded = NOTHING
@@ -46,8 +47,8 @@ class LongestFirst:
 
     Args:
         engines: number of engines.
-        balance: what is known when the round begins.
-        at_once: samples that an engine decodes at a time.
+        balance: the plan's numbers, and the lengths that are known when the round begins.
+        at_once: number of samples that an engine decodes at a time.
     """
 
     def __init__(self, engines: int, balance: Balance, at_once: int) -> None:
@@ -60,7 +61,9 @@ class LongestFirst:
         self._samples: dict[SampleKey, ToPlace] = {}
         self._where: dict[SampleKey, int] = {}  # of those that are on an engine
         self._of_prompt: dict[str, dict[SampleKey, None]] = {}
-        self._heap: list[Rank] = []  # who waits; of a sample that is in it twice the entry of its rank counts
+        self._heap: list[
+            Rank
+        ] = []  # waiting samples; of a sample that is in it twice only the entry of its present rank counts
         self._ranks: dict[SampleKey, Rank] = {}
         self._probed: set[str] = set()
 
@@ -127,7 +130,7 @@ class LongestFirst:
         return share(sample.prompt_tokens + sample.kept, *self._left(sample))
 
     def _left(self, sample: ToPlace) -> Expected:
-        """What a sample that starts has before it."""
+        """The expected remaining tokens of a sample that starts."""
         if sample.kept:
             return self._estimates.left(sample.prompt, sample.limit, sample.kept)
         return self._estimates.of(sample.prompt, sample.limit)
@@ -181,7 +184,7 @@ class LongestFirst:
 
 
 class _Engine:
-    """The samples of one engine, with their shares of its work and the memory that is kept for them."""
+    """The samples of one engine, with their shares of its work and the memory that is reserved for them."""
 
     def __init__(self, longest: Longest) -> None:
         self.shares: dict[SampleKey, WorkShare] = {}

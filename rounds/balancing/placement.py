@@ -1,19 +1,19 @@
-"""What a round asks when samples are to start: which of those that wait start now, and on which engine.
+"""Placement of samples: which of those that wait start now, and on which engine.
 
-Two ways answer: `ByLoad` has each start at once on the least loaded engine, `LongestFirst` (longest_first.py) starts
-the longest expected ones first, where they would end soonest, and keeps others back while engines are full.
+`ByLoad` starts each sample at once on the least loaded engine. `LongestFirst` (longest_first.py) starts the samples
+first that are expected to be longest, on the engines that would end them soonest, and lets others wait while engines
+are full.
 
-By load (`Balancer`) a sample goes to the least loaded engine, or one that holds its prompt and is hardly more loaded.
-Outstanding tokens are the sum over an engine's running samples of what each may still generate at most, as expected
-by its issue (`expected_tokens`, not the cap: with caps every sample weighs the same and the rule would count requests).
+By load (`Balancer`) a sample goes to the least loaded engine, or to one that holds its prompt and is hardly more
+loaded. The load of an engine is the sum of the expected tokens of its running samples (`expected_tokens`, not the cap:
+with caps every sample would weigh the same, and the rule would count requests).
 
-An engine caches what it has prefilled: further samples of a prompt skip the prefill of its whole blocks and share the
-memory that these take. So an engine without the prompt counts as if it were more loaded, by the samples that the prompt
-is worth (`PrefixSharing.lead`): it is the bound on how far an engine gets ahead of the least loaded one for a prompt's
-sake. What the best bound is, is no matter of this rule: the samples of a hard prompt are long together, so the engine
-that holds them all is the last to end, and prompts must be long beside their answers to be worth that. A plan states
-what simulated rounds say (planner/choose/prefix_placement.py); without `sharing`, samples are spread
-whatever they share.
+An engine caches what it has prefilled: further samples of a prompt skip the prefill of its whole blocks and share their
+memory. So an engine without the prompt counts as more loaded, by the samples that the prompt is worth
+(`PrefixSharing.lead`), which bounds how far an engine gets ahead of the least loaded one. The best bound is not decided
+here: the samples of a hard prompt are all long, so an engine that holds all of them ends last, which only a prompt much
+longer than its answers is worth. A plan states the bound from simulated rounds (planner/choose/prefix_placement.py);
+without `sharing` samples are spread by load alone.
 
 Ties go to the engine that holds the prompt, then to the lowest number, so the choice is deterministic.
 """
@@ -42,15 +42,14 @@ def shared_tokens(prompt_tokens: int, block_tokens: int) -> int:
 
 
 class PrefixSharing(Protocol):
-    """The worth of keeping a prompt's samples on one engine (`RoundPrefix` of plans/schema/levers.py)."""
+    """The value of keeping a prompt's samples on one engine (`RoundPrefix` of plans/schema/levers.py)."""
 
     def lead(self, prompt_tokens: int) -> float:
         """Samples by which an engine that holds a prompt of so many tokens may be ahead and still get the next one."""
 
 
 class Balancer:
-    """Assigns a round's samples to engines and remembers which sample runs where, and which prompts an engine has
-    had."""
+    """Assigns a round's samples to engines, and knows where each sample runs and which prompts each engine has had."""
 
     def __init__(self, engines: int, sharing: PrefixSharing | None = None) -> None:
         if engines < 1:
@@ -95,7 +94,7 @@ class Balancer:
         self._load[engine] -= expected
 
     def forget(self, engine: int) -> None:
-        """The engine died, and the prompts that it held with it."""
+        """The engine died; it holds no prompts any more."""
         self._prompts[engine].clear()
 
     def load(self, engine: int) -> float:
@@ -116,7 +115,7 @@ class ToPlace:
         prompt: its prompt.
         prompt_tokens: tokens of that.
         limit: tokens that its issue allows.
-        kept: tokens that it has already, of those; it was decoded elsewhere.
+        kept: of these, tokens that another engine has decoded already.
     """
 
     key: SampleKey
@@ -142,7 +141,7 @@ class SamplePlacement(Protocol):
         """The sample was aborted or lost. Unknown keys are ignored: an abort may race an end."""
 
     def forget(self, engine: int) -> None:
-        """The engine died, and what it held of prompts with it."""
+        """The engine died; it holds no prompts any more."""
 
     def running(self, engine: int) -> list[SampleKey]:
         """The samples on an engine, in the order in which they were placed."""
@@ -181,7 +180,7 @@ class ByLoad:
         self._balancer.release(key)
 
     def forget(self, engine: int) -> None:
-        """The engine died, and the prompts that it held with it."""
+        """The engine died; it holds no prompts any more."""
         self._balancer.forget(engine)
 
     def running(self, engine: int) -> list[SampleKey]:

@@ -17,8 +17,8 @@ from ..permits.permit_rules import CREDIT, PATIENCE
 from .numba_options import compiled
 
 
-class SeatArrays(NamedTuple):
-    """Seats of the jobs of a group as arrays; (jobs, 2) is by rollout and train."""
+class PlacedArrays(NamedTuple):
+    """The placed jobs of a group as arrays (`PlacedJob`); (jobs, 2) is by rollout and train."""
 
     units: Any  # (jobs, 2, words) uint64
     expected_s: Any  # (jobs, 2)
@@ -27,7 +27,7 @@ class SeatArrays(NamedTuple):
     keep: Any  # (jobs,) units of a consolidated tail; 0: none
     resume_s: Any  # (jobs, 2) nan: cannot be paused
     tail_share: Any  # (jobs,) of a rollout's seconds
-    draws_s: Any  # (jobs, draws, 2) true seconds of a turn without its switch, used cyclically
+    draws_s: Any  # (jobs, draws, 2) true seconds of a phase without its switch, used cyclically
 
 
 class PermitState(NamedTuple):
@@ -37,7 +37,7 @@ class PermitState(NamedTuple):
     running: Any
     tail: Any
     held: Any  # (jobs, words) uint64
-    place: Any  # `PermitTurn.ready_place`
+    place: Any  # `ScheduledJob.ready_place`
     places: Any  # (1,) places given so far
     deadline_s: Any
     rest_s: Any
@@ -50,14 +50,14 @@ class PermitState(NamedTuple):
     key_s: Any  # rank: seconds
     holder: Any  # (64 * words,) last job on a unit, -1: none
     last_unit: Any  # (1,) highest unit of the group
-    free: Any  # (words,) units that a turn would start on
+    free: Any  # (words,) units that a phase would start on
     scratch: Any  # (words,)
     # The clock's (permit_kernel.py):
-    share: Any  # of its units that a turn has
+    share: Any  # of its units that a phase holds
     rate: Any
-    left_s: Any  # true seconds of a turn that starts now
-    ends_s: Any  # true end of a turn at today's rates; inf: waits, or starts now
-    tail_at_s: Any  # when its tail is reached at today's rates; inf: has none, or is in it
+    left_s: Any  # true seconds of a phase that starts now
+    ends_s: Any  # true end of a phase at the present rates; inf: it waits, or starts now
+    tail_at_s: Any  # when its tail is reached at the present rates; inf: it has no tail, or is in it
     done: Any  # iterations
 
 
@@ -83,49 +83,49 @@ def empty_state(jobs: int, words: int = 1) -> PermitState:
 
 
 @compiled
-def seats_of_group(seats: SeatArrays, g: int, n: int) -> SeatArrays:
-    """Seats of the n jobs of group g; `P` has a leading axis of groups."""
-    return SeatArrays(
-        seats.units[g, :n],
-        seats.expected_s[g, :n],
-        seats.switch_s[g, :n],
-        seats.pace_s[g, :n],
-        seats.keep[g, :n],
-        seats.resume_s[g, :n],
-        seats.tail_share[g, :n],
-        seats.draws_s[g, :n],
+def jobs_of_group(placed: PlacedArrays, g: int, n: int) -> PlacedArrays:
+    """The n jobs of group g; `placed` has a leading axis of groups."""
+    return PlacedArrays(
+        placed.units[g, :n],
+        placed.expected_s[g, :n],
+        placed.switch_s[g, :n],
+        placed.pace_s[g, :n],
+        placed.keep[g, :n],
+        placed.resume_s[g, :n],
+        placed.tail_share[g, :n],
+        placed.draws_s[g, :n],
     )
 
 
 @compiled
-def first_jobs(turns: PermitState, n: int) -> PermitState:
+def first_jobs(state: PermitState, n: int) -> PermitState:
     """The part of the state of the first n jobs."""
     return PermitState(
-        turns.phase[:n],
-        turns.running[:n],
-        turns.tail[:n],
-        turns.held[:n],
-        turns.place[:n],
-        turns.places,
-        turns.deadline_s[:n],
-        turns.rest_s[:n],
-        turns.due_s[:n],
-        turns.overtaken[:n],
-        turns.begun[:n],
-        turns.refused[:n],
-        turns.waiting[:n],
-        turns.urgent[:n],
-        turns.key_s[:n],
-        turns.holder,
-        turns.last_unit,
-        turns.free,
-        turns.scratch,
-        turns.share[:n],
-        turns.rate[:n],
-        turns.left_s[:n],
-        turns.ends_s[:n],
-        turns.tail_at_s[:n],
-        turns.done[:n],
+        state.phase[:n],
+        state.running[:n],
+        state.tail[:n],
+        state.held[:n],
+        state.place[:n],
+        state.places,
+        state.deadline_s[:n],
+        state.rest_s[:n],
+        state.due_s[:n],
+        state.overtaken[:n],
+        state.begun[:n],
+        state.refused[:n],
+        state.waiting[:n],
+        state.urgent[:n],
+        state.key_s[:n],
+        state.holder,
+        state.last_unit,
+        state.free,
+        state.scratch,
+        state.share[:n],
+        state.rate[:n],
+        state.left_s[:n],
+        state.ends_s[:n],
+        state.tail_at_s[:n],
+        state.done[:n],
     )
 
 
@@ -172,79 +172,79 @@ def has_unit(units: Any, u: int) -> bool:
 
 
 @compiled
-def kept(seats: SeatArrays, turns: PermitState, j: int, into: Any) -> None:
-    """`PermitTurn.kept`, written into a set, which may be the job's own."""
-    limited = turns.tail[j] and seats.keep[j] != 0
-    left = seats.keep[j]
+def kept(placed: PlacedArrays, state: PermitState, j: int, into: Any) -> None:
+    """`ScheduledJob.kept`, written into a set, which may be the job's own."""
+    limited = state.tail[j] and placed.keep[j] != 0
+    left = placed.keep[j]
     for w in range(len(into)):
-        rest = turns.held[j, w]
+        rest = state.held[j, w]
         while rest and left > 0 and limited:
             rest &= rest - np.uint64(1)
             left -= 1
-        into[w] = turns.held[j, w] & ~rest if limited else turns.held[j, w]
+        into[w] = state.held[j, w] & ~rest if limited else state.held[j, w]
 
 
 @compiled
-def need_s(seats: SeatArrays, turns: PermitState, j: int, phase: int) -> float:
-    """`PermitTurn.need_s`."""
-    seconds: float = (turns.rest_s[j] if phase == turns.phase[j] else seats.expected_s[j, phase]) + seats.switch_s[
+def need_s(placed: PlacedArrays, state: PermitState, j: int, phase: int) -> float:
+    """`ScheduledJob.need_s`."""
+    seconds: float = (state.rest_s[j] if phase == state.phase[j] else placed.expected_s[j, phase]) + placed.switch_s[
         j, phase
     ]
     return seconds
 
 
 @compiled
-def available(seats: SeatArrays, turns: PermitState, j: int) -> bool:
-    """`PermitMachine.available`, written into `S.free`; whether it holds any."""
-    units = seats.units[j, turns.phase[j]]
-    copy(units, turns.free)
+def available(placed: PlacedArrays, state: PermitState, j: int) -> bool:
+    """`PermitMachine.available`, written into `state.free`; whether it holds any."""
+    units = placed.units[j, state.phase[j]]
+    copy(units, state.free)
     taken = False
-    for k in range(len(turns.phase)):
-        if turns.running[k] and meet(turns.held[k], units):
-            if not turns.tail[k] or seats.keep[k] == 0:
+    for k in range(len(state.phase)):
+        if state.running[k] and meet(state.held[k], units):
+            if not state.tail[k] or placed.keep[k] == 0:
                 return False
-            kept(seats, turns, k, turns.scratch)
-            taken |= meet(turns.scratch, units)
+            kept(placed, state, k, state.scratch)
+            taken |= meet(state.scratch, units)
             for w in range(len(units)):
-                turns.free[w] &= ~turns.scratch[w]
-    if taken and turns.phase[j] == 1:
+                state.free[w] &= ~state.scratch[w]
+    if taken and state.phase[j] == 1:
         return False
-    return meet(turns.free, turns.free)
+    return meet(state.free, state.free)
 
 
 @compiled
-def resident(turns: PermitState, j: int, units: Any) -> bool:
+def resident(state: PermitState, j: int, units: Any) -> bool:
     """`PermitMachine._resident`."""
-    for u in range(turns.last_unit[0] + 1):
-        if has_unit(units, u) and turns.holder[u] >= 0 and turns.holder[u] != j:
+    for u in range(state.last_unit[0] + 1):
+        if has_unit(units, u) and state.holder[u] >= 0 and state.holder[u] != j:
             return False
     return True
 
 
 @compiled
-def hold(turns: PermitState, j: int, units: Any) -> None:
+def hold(state: PermitState, j: int, units: Any) -> None:
     """Job j is the last holder of these units."""
-    for u in range(turns.last_unit[0] + 1):
+    for u in range(state.last_unit[0] + 1):
         if has_unit(units, u):
-            turns.holder[u] = j
+            state.holder[u] = j
 
 
 @compiled
-def expected_end_s(seats: SeatArrays, turns: PermitState, j: int, units: Any, now: float) -> float:
+def expected_end_s(placed: PlacedArrays, state: PermitState, j: int, units: Any, now: float) -> float:
     """`PermitMachine.expected_end_s`."""
-    switch = 0.0 if resident(turns, j, units) else seats.switch_s[j, turns.phase[j]]
-    end: float = now + (turns.rest_s[j] + switch) * count(seats.units[j, turns.phase[j]]) / count(units)
+    switch = 0.0 if resident(state, j, units) else placed.switch_s[j, state.phase[j]]
+    end: float = now + (state.rest_s[j] + switch) * count(placed.units[j, state.phase[j]]) / count(units)
     return end
 
 
 @compiled
-def free_s(seats: SeatArrays, turns: PermitState, j: int, now: float) -> float:
+def free_s(placed: PlacedArrays, state: PermitState, j: int, now: float) -> float:
     """`PermitMachine.free_s`."""
-    units = seats.units[j, turns.phase[j]]
+    units = placed.units[j, state.phase[j]]
     free = now
-    for k in range(len(turns.phase)):
-        if turns.running[k] and meet(turns.held[k], units):
-            free = max(free, turns.due_s[k])
+    for k in range(len(state.phase)):
+        if state.running[k] and meet(state.held[k], units):
+            free = max(free, state.due_s[k])
     return free
 
 
@@ -256,243 +256,243 @@ PERMIT_RULES = {"round_robin": ROUND_ROBIN, "first_come": FIRST_COME, "multi_rat
 
 
 @compiled
-def latest_s(seats: SeatArrays, turns: PermitState, j: int) -> float:
+def latest_s(placed: PlacedArrays, state: PermitState, j: int) -> float:
     """Latest start of a waiting phase that meets its deadline (`_latest_s`)."""
-    if turns.overtaken[j] >= PATIENCE:
+    if state.overtaken[j] >= PATIENCE:
         return -math.inf
-    rollout_s = need_s(seats, turns, j, 0) if turns.phase[j] == 0 else 0.0
-    return float(turns.deadline_s[j] - need_s(seats, turns, j, 1) - rollout_s)
+    rollout_s = need_s(placed, state, j, 0) if state.phase[j] == 0 else 0.0
+    return float(state.deadline_s[j] - need_s(placed, state, j, 1) - rollout_s)
 
 
 @compiled
-def harms(seats: SeatArrays, turns: PermitState, j: int, end: float, now: float) -> bool:
-    """Whether a turn until `end` would delay a refused phase too long (`_harms`)."""
-    units = seats.units[j, turns.phase[j]]
-    for k in range(len(turns.phase)):
-        if not turns.refused[k] or not meet(seats.units[k, turns.phase[k]], units):
+def harms(placed: PlacedArrays, state: PermitState, j: int, end: float, now: float) -> bool:
+    """Whether job j, if it ran until `end`, would make a refused job start too late (`_harms`)."""
+    units = placed.units[j, state.phase[j]]
+    for k in range(len(state.phase)):
+        if not state.refused[k] or not meet(placed.units[k, state.phase[k]], units):
             continue
-        if turns.overtaken[k] >= PATIENCE or end > max(free_s(seats, turns, k, now), latest_s(seats, turns, k)):
+        if state.overtaken[k] >= PATIENCE or end > max(free_s(placed, state, k, now), latest_s(placed, state, k)):
             return True
     return False
 
 
 @compiled
-def its_turn(seats: SeatArrays, turns: PermitState, j: int) -> bool:
-    """Whether no other job's turn comes first (`RoundRobin.may_start`)."""
-    units = seats.units[j, turns.phase[j]]
-    for k in range(len(turns.phase)):
+def comes_first(placed: PlacedArrays, state: PermitState, j: int) -> bool:
+    """Whether job j comes before all others on its units (`RoundRobin.may_start`)."""
+    units = placed.units[j, state.phase[j]]
+    for k in range(len(state.phase)):
         if k == j:
             continue
         for phase in range(2):
-            place = turns.begun[k] + (turns.begun[k] - phase) % 2
-            if meet(seats.units[k, phase], units) and (place < turns.begun[j] or (place == turns.begun[j] and k < j)):
+            place = state.begun[k] + (state.begun[k] - phase) % 2
+            if meet(placed.units[k, phase], units) and (place < state.begun[j] or (place == state.begun[j] and k < j)):
                 return False
     return True
 
 
 @compiled
-def multi_rate_may_start(seats: SeatArrays, turns: PermitState, j: int, units: Any, now: float) -> float:
+def multi_rate_may_start(placed: PlacedArrays, state: PermitState, j: int, units: Any, now: float) -> float:
     """-inf if a phase may start on free units, else the time until which it waits (`MultiRate.may_start`)."""
-    end = expected_end_s(seats, turns, j, units, now)
-    if harms(seats, turns, j, end, now):
+    end = expected_end_s(placed, state, j, units, now)
+    if harms(placed, state, j, end, now):
         return math.inf
-    mine = seats.units[j, turns.phase[j]]
+    mine = placed.units[j, state.phase[j]]
     until = -math.inf
-    for k in range(len(turns.phase)):
-        phase = 1 - turns.phase[k]
-        if not turns.running[k] or not meet(mine, seats.units[k, phase]):
+    for k in range(len(state.phase)):
+        phase = 1 - state.phase[k]
+        if not state.running[k] or not meet(mine, placed.units[k, phase]):
             continue
-        deadline = turns.deadline_s[k] if phase else turns.deadline_s[k] + seats.pace_s[k]
-        latest = deadline - need_s(seats, turns, k, 1) - (0.0 if phase else need_s(seats, turns, k, 0))
-        ready = max(now, turns.due_s[k])
+        deadline = state.deadline_s[k] if phase else state.deadline_s[k] + placed.pace_s[k]
+        latest = deadline - need_s(placed, state, k, 1) - (0.0 if phase else need_s(placed, state, k, 0))
+        ready = max(now, state.due_s[k])
         if end <= ready or end <= latest:
             continue
         if (
-            not math.isnan(seats.resume_s[j, turns.phase[j]])
-            and turns.overtaken[j] < PATIENCE
-            and deadline < turns.deadline_s[j]
+            not math.isnan(placed.resume_s[j, state.phase[j]])
+            and state.overtaken[j] < PATIENCE
+            and deadline < state.deadline_s[j]
         ):
             continue
-        spare = latest_s(seats, turns, j) - need_s(seats, turns, k, phase)
+        spare = latest_s(placed, state, j) - need_s(placed, state, k, phase)
         if ready < spare:
             until = max(until, spare)
     return until
 
 
 @compiled
-def pauses(seats: SeatArrays, turns: PermitState, j: int, now: float) -> bool:
-    """Whether all turns on a phase's units are paused for it (`MultiRate.pauses`)."""
-    units = seats.units[j, turns.phase[j]]
+def pauses(placed: PlacedArrays, state: PermitState, j: int, now: float) -> bool:
+    """Whether all jobs on the units of job j are paused for it (`MultiRate.pauses`)."""
+    units = placed.units[j, state.phase[j]]
     cost = 0.0
-    for k in range(len(turns.phase)):
-        if not turns.running[k] or not meet(turns.held[k], units):
+    for k in range(len(state.phase)):
+        if not state.running[k] or not meet(state.held[k], units):
             continue
-        resume = seats.resume_s[k, turns.phase[k]]
+        resume = placed.resume_s[k, state.phase[k]]
         if (
             math.isnan(resume)
-            or turns.tail[k]
-            or turns.overtaken[k] >= PATIENCE
-            or turns.deadline_s[k] <= turns.deadline_s[j]
+            or state.tail[k]
+            or state.overtaken[k] >= PATIENCE
+            or state.deadline_s[k] <= state.deadline_s[j]
         ):
             return False
-        cost = max(cost, seats.switch_s[j, turns.phase[j]] + seats.switch_s[k, turns.phase[k]] + resume)
-    if free_s(seats, turns, j, now) - latest_s(seats, turns, j) <= cost:
+        cost = max(cost, placed.switch_s[j, state.phase[j]] + placed.switch_s[k, state.phase[k]] + resume)
+    if free_s(placed, state, j, now) - latest_s(placed, state, j) <= cost:
         return False
-    return not harms(seats, turns, j, expected_end_s(seats, turns, j, units, now), now)
+    return not harms(placed, state, j, expected_end_s(placed, state, j, units, now), now)
 
 
 @compiled
-def stop(turns: PermitState, j: int) -> None:
+def stop(state: PermitState, j: int) -> None:
     """`PermitMachine._stop`."""
-    turns.running[j] = False
-    turns.tail[j] = False
-    clear(turns.held[j])
-    turns.places[0] += 1
-    turns.place[j] = turns.places[0]
-    turns.tail_at_s[j] = math.inf
+    state.running[j] = False
+    state.tail[j] = False
+    clear(state.held[j])
+    state.places[0] += 1
+    state.place[j] = state.places[0]
+    state.tail_at_s[j] = math.inf
 
 
 @compiled
-def pause(seats: SeatArrays, turns: PermitState, j: int, now: float) -> None:
+def pause(placed: PlacedArrays, state: PermitState, j: int, now: float) -> None:
     """`PermitMachine._pause`."""
-    units = seats.units[j, turns.phase[j]]
-    for k in range(len(turns.phase)):
-        if turns.running[k] and meet(turns.held[k], units):
-            turns.rest_s[k] = max(0.0, turns.due_s[k] - now) + seats.resume_s[k, turns.phase[k]]
-            turns.begun[k] -= 1
-            turns.left_s[k] = (turns.ends_s[k] - now) * turns.rate[k] + seats.resume_s[k, turns.phase[k]]
-            turns.ends_s[k] = math.inf
-            stop(turns, k)
+    units = placed.units[j, state.phase[j]]
+    for k in range(len(state.phase)):
+        if state.running[k] and meet(state.held[k], units):
+            state.rest_s[k] = max(0.0, state.due_s[k] - now) + placed.resume_s[k, state.phase[k]]
+            state.begun[k] -= 1
+            state.left_s[k] = (state.ends_s[k] - now) * state.rate[k] + placed.resume_s[k, state.phase[k]]
+            state.ends_s[k] = math.inf
+            stop(state, k)
 
 
 @compiled
-def start(seats: SeatArrays, turns: PermitState, j: int, now: float) -> None:
-    """`PermitMachine._start`, on the units in `S.free`."""
-    units = turns.free
-    mine = seats.units[j, turns.phase[j]]
-    for k in range(len(turns.phase)):
-        if turns.running[k] and meet(turns.held[k], units):
-            kept(seats, turns, k, turns.held[k])
-    turns.due_s[j] = expected_end_s(seats, turns, j, units, now)
-    if not resident(turns, j, units):
-        turns.left_s[j] += seats.switch_s[j, turns.phase[j]]
-    hold(turns, j, units)
-    turns.running[j] = True
-    copy(units, turns.held[j])
-    turns.share[j] = count(units) / count(mine)
-    turns.begun[j] += 1
-    for k in range(len(turns.phase)):
-        if not turns.running[k] and meet(seats.units[k, turns.phase[k]], units):
-            turns.overtaken[k] += 1
+def start(placed: PlacedArrays, state: PermitState, j: int, now: float) -> None:
+    """`PermitMachine._start`, on the units in `state.free`."""
+    units = state.free
+    mine = placed.units[j, state.phase[j]]
+    for k in range(len(state.phase)):
+        if state.running[k] and meet(state.held[k], units):
+            kept(placed, state, k, state.held[k])
+    state.due_s[j] = expected_end_s(placed, state, j, units, now)
+    if not resident(state, j, units):
+        state.left_s[j] += placed.switch_s[j, state.phase[j]]
+    hold(state, j, units)
+    state.running[j] = True
+    copy(units, state.held[j])
+    state.share[j] = count(units) / count(mine)
+    state.begun[j] += 1
+    for k in range(len(state.phase)):
+        if not state.running[k] and meet(placed.units[k, state.phase[k]], units):
+            state.overtaken[k] += 1
 
 
 @compiled
-def grow(seats: SeatArrays, turns: PermitState, now: float) -> None:
+def grow(placed: PlacedArrays, state: PermitState, now: float) -> None:
     """`PermitMachine._grow`."""
-    jobs = len(turns.phase)
+    jobs = len(state.phase)
     for j in range(jobs):
-        if not turns.running[j] or turns.tail[j]:
+        if not state.running[j] or state.tail[j]:
             continue
-        units, more = seats.units[j, turns.phase[j]], turns.scratch
+        units, more = placed.units[j, state.phase[j]], state.scratch
         for w in range(len(units)):
-            busy = turns.held[j, w]
+            busy = state.held[j, w]
             for k in range(jobs):
-                busy |= turns.held[k, w]
+                busy |= state.held[k, w]
             more[w] = units[w] & ~busy
         if meet(more, more):
-            before = count(turns.held[j])
+            before = count(state.held[j])
             after = before + count(more)
-            turns.due_s[j] = now + (turns.due_s[j] - now) * before / after
+            state.due_s[j] = now + (state.due_s[j] - now) * before / after
             for w in range(len(units)):
-                turns.held[j, w] |= more[w]
-            turns.share[j] = after / count(units)
-            hold(turns, j, more)
+                state.held[j, w] |= more[w]
+            state.share[j] = after / count(units)
+            hold(state, j, more)
 
 
 @compiled
-def consider_all(seats: SeatArrays, turns: PermitState, rule: int, now: float) -> tuple[float, bool]:
+def consider_all(placed: PlacedArrays, state: PermitState, rule: int, now: float) -> tuple[float, bool]:
     """`PermitMachine._consider_all`: the same, and whether anybody was paused."""
     paused = False
-    jobs = len(turns.phase)
+    jobs = len(state.phase)
     for j in range(jobs):
-        turns.refused[j] = False
-        turns.waiting[j] = not turns.running[j]
+        state.refused[j] = False
+        state.waiting[j] = not state.running[j]
         if rule == ROUND_ROBIN:
-            turns.key_s[j] = turns.begun[j]
+            state.key_s[j] = state.begun[j]
         elif rule == FIRST_COME:
-            turns.key_s[j] = turns.place[j]
+            state.key_s[j] = state.place[j]
         else:
-            turns.urgent[j] = 0 if turns.overtaken[j] >= PATIENCE else 1
-            turns.key_s[j] = turns.deadline_s[j] if turns.urgent[j] else turns.place[j]
+            state.urgent[j] = 0 if state.overtaken[j] >= PATIENCE else 1
+            state.key_s[j] = state.deadline_s[j] if state.urgent[j] else state.place[j]
     wake = math.inf
     while True:
         j = -1
         for k in range(jobs):
-            if turns.waiting[k] and (
+            if state.waiting[k] and (
                 j < 0
-                or turns.urgent[k] < turns.urgent[j]
-                or (turns.urgent[k] == turns.urgent[j] and turns.key_s[k] < turns.key_s[j])
+                or state.urgent[k] < state.urgent[j]
+                or (state.urgent[k] == state.urgent[j] and state.key_s[k] < state.key_s[j])
             ):
                 j = k
         if j < 0:
             return wake, paused
-        turns.waiting[j] = False
-        may = available(seats, turns, j)
+        state.waiting[j] = False
+        may = available(placed, state, j)
         if not may:
-            if rule == MULTI_RATE and pauses(seats, turns, j, now):
-                pause(seats, turns, j, now)
+            if rule == MULTI_RATE and pauses(placed, state, j, now):
+                pause(placed, state, j, now)
                 paused = True
                 may = True
-                copy(seats.units[j, turns.phase[j]], turns.free)
+                copy(placed.units[j, state.phase[j]], state.free)
         elif rule == ROUND_ROBIN:
-            may = its_turn(seats, turns, j)
+            may = comes_first(placed, state, j)
         elif rule == FIRST_COME:
             for k in range(jobs):
-                if turns.refused[k] and meet(seats.units[k, turns.phase[k]], seats.units[j, turns.phase[j]]):
+                if state.refused[k] and meet(placed.units[k, state.phase[k]], placed.units[j, state.phase[j]]):
                     may = False
         else:
-            until = multi_rate_may_start(seats, turns, j, turns.free, now)
+            until = multi_rate_may_start(placed, state, j, state.free, now)
             if until > -math.inf:
                 wake = min(wake, until)
                 may = False
         if may:
-            start(seats, turns, j, now)
+            start(placed, state, j, now)
         else:
-            turns.refused[j] = True
+            state.refused[j] = True
 
 
 @compiled
-def grant(seats: SeatArrays, turns: PermitState, rule: int, now: float) -> float:
+def grant(placed: PlacedArrays, state: PermitState, rule: int, now: float) -> float:
     """`PermitMachine._grant`: when to ask again if nothing happens before."""
     while True:
-        wake, paused = consider_all(seats, turns, rule, now)
+        wake, paused = consider_all(placed, state, rule, now)
         if not paused:
             return wake
 
 
 @compiled
-def done(seats: SeatArrays, turns: PermitState, j: int, now: float) -> None:
+def done(placed: PlacedArrays, state: PermitState, j: int, now: float) -> None:
     """`PermitMachine._done`."""
-    stop(turns, j)
-    turns.overtaken[j] = 0
-    turns.phase[j] = 1 - turns.phase[j]
-    turns.rest_s[j] = seats.expected_s[j, turns.phase[j]]
-    if turns.phase[j] == 0:
-        credit = CREDIT * seats.pace_s[j]
-        turns.deadline_s[j] = max(min(turns.deadline_s[j], now + credit), now - credit) + seats.pace_s[j]
+    stop(state, j)
+    state.overtaken[j] = 0
+    state.phase[j] = 1 - state.phase[j]
+    state.rest_s[j] = placed.expected_s[j, state.phase[j]]
+    if state.phase[j] == 0:
+        credit = CREDIT * placed.pace_s[j]
+        state.deadline_s[j] = max(min(state.deadline_s[j], now + credit), now - credit) + placed.pace_s[j]
 
 
 @compiled
-def arrive(seats: SeatArrays, turns: PermitState, j: int) -> None:
+def arrive(placed: PlacedArrays, state: PermitState, j: int) -> None:
     """`PermitMachine._arrive` at time 0."""
-    turns.phase[j] = 0
-    turns.running[j] = False
-    turns.tail[j] = False
-    clear(turns.held[j])
-    turns.place[j] = j
-    turns.deadline_s[j] = seats.pace_s[j]
-    turns.rest_s[j] = seats.expected_s[j, 0]
-    turns.due_s[j] = 0.0
-    turns.overtaken[j] = 0
-    turns.begun[j] = 0
-    turns.urgent[j] = 0
+    state.phase[j] = 0
+    state.running[j] = False
+    state.tail[j] = False
+    clear(state.held[j])
+    state.place[j] = j
+    state.deadline_s[j] = placed.pace_s[j]
+    state.rest_s[j] = placed.expected_s[j, 0]
+    state.due_s[j] = 0.0
+    state.overtaken[j] = 0
+    state.begun[j] = 0
+    state.urgent[j] = 0

@@ -1,12 +1,12 @@
-"""How often drafted tokens are accepted, by what is known of them before: a table that learns.
+"""A table of how often drafted tokens are accepted, which learns from verified drafts.
 
-A drafted token belongs to a *cell*: how long the context was that it followed before, how often that context occurred,
-and which share of these occurrences it followed. The share alone is a bad estimate: what followed a context once may
-follow it always, or never again. So each cell's rate begins at what its share says and moves to what was seen.
+A drafted token belongs to a *cell*: the length of the context that it followed before, how often that context occurred,
+and the share of these occurrences that the token followed. The share alone is a bad estimate: a token that followed a
+context once may follow it always, or never again. So a cell's rate begins at its share and moves to what is measured.
 
 Invariants:
-- the table depends on the drafts that were verified and their order, never on a clock;
-- of a draft only the tokens up to the first that was rejected count: nothing is known of the others;
+- the table depends on the verified drafts and their order, never on a clock;
+- of a draft only the tokens up to the first rejected one count: nothing is known of the others;
 - `state()` holds all of it, as JSON-ready data.
 """
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ..compiled.numba_options import compiled
 
 CONTEXT = 16
-"""The longest context that is looked up, in tokens; longer ones were not seen to tell more."""
+"""The longest context that is looked up, in tokens; longer ones gave no better estimates."""
 
 _LENGTHS = 7  # of contexts: 1, 2, 3, 4 to 5, 6 to 8, 9 to 15, 16
 _OCCURRENCES = 4  # 1, 2 to 3, 4 to 15, more
@@ -29,18 +29,18 @@ _SHARES = 5  # below 0.4, 0.7, 0.9, 1, and 1
 CELLS = _LENGTHS * _OCCURRENCES * _SHARES
 
 _MIDDLES = (0.25, 0.55, 0.8, 0.95, 1.0)
-"""Share that stands for those of a class."""
+"""Middle of each class of shares."""
 
 PRIOR = 8.0
-"""Drafted tokens that the first guess of a rate counts."""
+"""Weight of the first estimate of a rate, in drafted tokens."""
 
 FADE = 0.9
-"""What the drafts of earlier weights still count when new weights come: the policy drifts, and slowly."""
+"""Factor on the weight of earlier drafts when new weights come: the policy drifts slowly."""
 
 
 @compiled
 def cell_of(context: int, occurrences: int, share: float) -> int:
-    """The cell of a token that followed a share of the occurrences of a context of so many tokens."""
+    """The cell of a token that followed a `share` of the `occurrences` of a context of `context` tokens."""
     if context <= 3:
         length = context - 1
     elif context <= 5:
@@ -55,7 +55,7 @@ def cell_of(context: int, occurrences: int, share: float) -> int:
 
 
 def first_rates() -> NDArray[np.float64]:
-    """Rates before any draft was verified: the share, drawn towards nothing by how few occurrences it rests on."""
+    """Rates before any draft was verified: the share, reduced towards 0 if it rests on few occurrences."""
     seen = np.array([1.0, 2.5, 8.0, 32.0])
     by_share = np.array(_MIDDLES)[None, :] * (seen / (seen + 1.0))[:, None]
     return np.tile(by_share.reshape(-1), _LENGTHS)
@@ -79,7 +79,7 @@ class AcceptanceTable:
             self.rates[cell] = (PRIOR * self._first[cell] + self._accepted[cell]) / (PRIOR + self._drafted[cell])
 
     def fade(self) -> None:
-        """New weights came: what was learnt counts less."""
+        """New weights came: earlier drafts count less."""
         self._drafted *= FADE
         self._accepted *= FADE
         self.rates = (PRIOR * self._first + self._accepted) / (PRIOR + self._drafted)

@@ -1,21 +1,23 @@
-"""Whether drafts pay on an engine, and how likely a drafted token must be, by what its steps took and gave so far.
+"""Whether drafts pay on an engine, and how likely a drafted token must be, by the seconds and tokens of its steps.
 
-A step that verifies drafts takes longer and gives more tokens, and looking for drafts takes time also where none are
-found. All depend on how many samples decode, so steps are kept by batch: powers of two. Within a class drafts pay if
-the tokens that a sample gains in the steps for which drafts were looked for outweigh the seconds of these steps.
-To know what a step takes without drafts, for some steps of every class none are looked for: the first
-`PLAIN_FIRST`, and `PLAIN_RUN` in a row of `PLAIN_EVERY`. The first of them after a step with drafts is not counted: it
-takes longer than a step of an engine that never drafts, since other code ran before it on its core.
-Where drafts do not pay they are left out, and tried again for `TRIAL` steps after a pause. A pause is of `PAUSE_FIRST`
-steps, since at the beginning rates of acceptance are being learnt, and of twice as many after each trial that failed,
-up to `PAUSE`. Once drafts pay, the next pause is of `PAUSE_FIRST` steps again.
+A step that verifies drafts takes longer and emits more tokens, and the search for drafts takes time even if it finds
+none. All depend on how many samples decode, so steps are counted in classes of batch size, by powers of two. In a class
+drafts pay if the tokens that they add are worth more than the seconds that search and verification add.
 
-One more drafted token for each of B samples makes a step longer by B times the seconds of a token. It gains one token
+To learn the seconds of a step without drafts, some steps of each class are *plain* (no search): the first
+`PLAIN_FIRST`, and `PLAIN_RUN` consecutive ones of every `PLAIN_EVERY`. The first plain step after one with drafts does
+not count: the code of the drafts, which ran before on the same core, makes it slower than on an engine without drafts.
+
+If drafts do not pay, they pause, and are tried again for `TRIAL` steps. The first pause is of `PAUSE_FIRST` steps,
+since acceptance rates are still being learnt, and each failed trial doubles the next pause, up to `PAUSE`. Once drafts
+pay, the next pause is of `PAUSE_FIRST` steps again.
+
+One more drafted token for each of B samples makes a step longer by B times the seconds of a token, and gains one token
 per sample with the probability that it is accepted. So it pays if that probability is at least the share of the step's
 seconds that the B tokens take.
 
 Invariants:
-- decisions depend on what was recorded and in which order, never on a clock: the same steps give the same decisions;
+- decisions depend on the recorded steps and their order, never on a clock: the same steps give the same decisions;
 - a batch above `up_to_sequences` gets no drafts;
 - where drafts never pay, at most `TRIAL` of `PAUSE` steps are lost in the long run.
 """
@@ -30,23 +32,23 @@ PLAIN_EVERY, PLAIN_RUN = 128, 3
 TRIAL = 16
 PAUSE_FIRST, PAUSE = 64, 1024
 WARM_UP = 64
-"""Steps of a class for which drafts were looked for before it is judged: rates of acceptance are learnt meanwhile."""
+"""Steps of a class with a search for drafts before it is judged: acceptance rates are learnt meanwhile."""
 
 SMOOTH_PLAIN, SMOOTH_DRAFTED = 1.0 / 4.0, 1.0 / (2.0 * PLAIN_EVERY)
-"""What the last step counts in a mean: both reach back equally far, over two rows of steps without drafts, and so both
-see the same machine where other work on it comes and goes."""
+"""Weight of the last step in a mean. Both means reach back equally far, over two runs of plain steps, and so see the
+machine under the same load by other work."""
 
 LOSS = 0.97
-"""Drafts are left out below this gain: above it the difference is noise."""
+"""Gain below which drafts pause; a smaller loss is noise."""
 
 OUTLIER = 3.0
-"""A step that takes so many times the mean has waited for something else, and is not counted."""
+"""A step that takes so many times the mean has waited for something else, and does not count."""
 
 OUTLIERS = 8
-"""After so many of them in a row steps take as long as that: the mean begins anew."""
+"""Outliers in a row after which they are the rule: the mean begins anew."""
 
 LEAST_CHANCE, MOST_CHANCE = 0.02, 0.9
-"""Bounds of the chance from which a token is drafted."""
+"""Bounds of the least chance with which a token is drafted."""
 
 
 @dataclass(slots=True)
@@ -77,20 +79,20 @@ class _Mean:
 class _Batch:
     """Steps of one class of batch: means of three kinds of step, and when drafts are judged and tried again."""
 
-    # A step for which no drafts were looked for: its seconds.
+    # Seconds of a plain step, without a search for drafts.
     plain_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_PLAIN))
-    # A step for which drafts were looked for, found or not: its seconds, and tokens of a sample in it.
+    # A step with a search for drafts, found or not: its seconds, and its tokens per sample.
     looked_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     looked_emitted: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     # A step that verified drafts: likewise.
     drafted_s: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     emitted: _Mean = field(default_factory=lambda: _Mean(SMOOTH_DRAFTED))
     verified: int = 0  # steps with drafts in this round
-    saved_s: float = 0.0  # in this round, by the steps for which drafts were looked for
+    saved_s: float = 0.0  # in this round, by the steps with a search for drafts
     steps: int = 0
-    resume: int = 0  # number of the step from which on drafts are tried again
-    pause: int = PAUSE_FIRST  # steps that the next pause takes
-    judged_after: int = WARM_UP  # steps for which drafts were looked for
+    resume: int = 0  # number of the step from which drafts are tried again
+    pause: int = PAUSE_FIRST  # steps of the next pause
+    judged_after: int = WARM_UP  # steps with a search for drafts
 
     def pays(self) -> bool:
         return self.looked_emitted.value * self.plain_s.value >= LOSS * self.looked_s.value
@@ -100,12 +102,11 @@ class BatchMeans(NamedTuple):
     """Steps of one class of batch.
 
     Attributes:
-        plain_s, drafted_s: mean seconds of a step for which no drafts were looked for, and of one with drafts to
-            verify; 0: there was none.
+        plain_s, drafted_s: mean seconds of a plain step, and of one with drafts to verify; 0: there was none.
         emitted: mean tokens that a sample gets in a step with drafts.
         verified: steps of the round with drafts.
-        saved_s: seconds by which the steps for which drafts were looked for were shorter than steps without that give
-            as many tokens; negative where they were longer.
+        saved_s: seconds by which the steps with a search for drafts were shorter than plain steps of as many tokens;
+            negative if they were longer.
     """
 
     plain_s: float
@@ -116,7 +117,7 @@ class BatchMeans(NamedTuple):
 
 
 class DraftAccount:
-    """The account of one engine. Ask `least_chance` before a step is drafted, and tell `record` what the step took.
+    """The account of one engine: call `least_chance` before a step is drafted, and `record` after the step.
 
     Args:
         up_to_sequences: of the plan; samples that decode at most while there are drafts.
@@ -125,15 +126,15 @@ class DraftAccount:
     def __init__(self, up_to_sequences: int) -> None:
         self.up_to_sequences = up_to_sequences
         self._batches: dict[int, _Batch] = {}
-        self._looked = False  # whether drafts were looked for before the last step
+        self._looked = False  # whether the last step had a search for drafts
 
     def begin_round(self) -> None:
-        """A round begins: what is counted by round is counted anew."""
+        """A round begins: counts of a round begin at 0."""
         for batch in self._batches.values():
             batch.verified, batch.saved_s = 0, 0.0
 
     def least_chance(self, running: int) -> float | None:
-        """The least chance from which a token is drafted now, while `running` samples decode; None: no drafts."""
+        """The least chance with which a token is drafted now, while `running` samples decode; None: no drafts."""
         if not 1 <= running <= self.up_to_sequences:
             return None
         batch = self._batches.setdefault(running.bit_length(), _Batch())
@@ -152,12 +153,12 @@ class DraftAccount:
     def record(self, running: int, looked: bool, drafted: int, emitted: int, seconds: float) -> None:
         """A step of `running` samples took `seconds` and gave `emitted` tokens.
 
-        A batch above `up_to_sequences` is recorded, too: it says what a token more takes.
+        A batch above `up_to_sequences` is recorded, too: it shows the seconds of one more token.
 
         Args:
-            looked: whether drafts were looked for before the step.
-            drafted: tokens in all that it verified.
-            seconds: 0 where the step did more than decode; it is only counted.
+            looked: whether drafts were searched for before the step.
+            drafted: number of tokens that it verified.
+            seconds: 0 if the step did more than decode; then it is only counted.
         """
         batch = self._batches.setdefault(running.bit_length(), _Batch())
         batch.verified += bool(drafted)
@@ -177,7 +178,7 @@ class DraftAccount:
                 batch.emitted.add(gained)
 
     def _token_s(self) -> float:
-        """Seconds that a token more makes a step longer: the slope between the smallest and the largest batch."""
+        """Seconds that one more token adds to a step: the slope between the smallest and the largest batch."""
         known = sorted((size, batch.plain_s.value) for size, batch in self._batches.items() if batch.plain_s.count)
         (small, small_s), (large, large_s) = known[0], known[-1]
         if small == large:

@@ -1,13 +1,13 @@
-"""Samples that are decoded ahead, where engines have little to do in a round's tail: drafts for rounds to come.
+"""Samples that are decoded ahead on engines that have little to do in a round's tail, as drafts for rounds to come.
 
-Their prompts are those that the next round will most likely have, and they are decoded by the weights of this round, so
-that they are never trained: they are texts that drafts are taken from, so that even a prompt's first round has some
-(BubbleSpec and SRT, arXiv 2601.09083, do so).
+Their prompts are the likeliest ones of the next round. They are decoded by the weights of this round, so they are never
+trained: drafts are taken from their texts, so that even a prompt's first round has some (as in BubbleSpec and SRT,
+arXiv 2601.09083).
 
 Invariants:
-- a prompt is decoded ahead once at most in a round;
-- an engine gets one only while fewer samples decode on it than planned, those ahead counted, and only after the round
-  has begun to end: until then each place is for a sample of the round;
+- a prompt is decoded ahead at most once in a round;
+- an engine gets one only while fewer samples than planned decode on it, those ahead included, and only after the first
+  sample of the round has ended: until then engines are for samples of the round;
 - decisions depend on counts only, never on a clock.
 """
 
@@ -33,13 +33,13 @@ class RunAhead:
         self._ahead: dict[int, int] = {}
 
     def sample_finished(self) -> None:
-        """A sample of the round has ended: engines have places to spare from now on, or soon."""
+        """A sample of the round has ended: engines have room from now on, or soon."""
         self._ending = True
 
     def fill(self, running: Mapping[int, int]) -> list[tuple[int, str]]:
-        """By engine, samples of the round that decode on it; returns (engine, prompt) for each sample ahead to begin.
+        """Which samples to begin ahead: (engine, prompt) of each.
 
-        Engines that are not told of get none.
+        `running`: by engine, samples of the round that decode on it; other engines get none.
         """
         begun: list[tuple[int, str]] = []
         for engine, samples in sorted(running.items()) if self._ending else ():

@@ -1,20 +1,19 @@
-"""The bound machine: watches the slowdowns of the jobs of running groups, and tells before one breaks its bound.
+"""The bound machine: watches the slowdowns of the jobs of running groups, and warns before one breaks its bound.
 
-It reads no clock: whoever drives it says when a training ended, and acts on what it returns. Slowdown and bound are
-those of the report (slowdown.py): a bound is on the mean of all measured iterations of the job.
+It reads no clock: its driver reports when a training ended, and acts on the events that it returns. Slowdown and bound
+are those of the report (slowdown.py): a bound is on the mean of all measured iterations of the job.
 
-Of each job it keeps the *mean* over all iterations, `ahead_s` (seconds that the job could still lose: bound times
-seconds alone, times iterations, less their seconds), and the last iterations: the *stretch*, as many as the plan's
-`rules.stretch`, and the *fresh* ones, its later half. An alarm is raised when the fresh iterations, less `SURE`
-standard errors, are above the bound, and as many more like them would bring the mean above it, or the stretch: what the
-planner promises is the slowdown of stretches. An alarm is raised as well when the iteration that runs has lasted so
-long that its end will break the bound.
+Of each job it keeps the *mean* over all iterations, `ahead_s` (seconds that the job could still lose: iterations times
+the bound on their seconds, less their seconds), and the last iterations: the *stretch*, as many as the plan's
+`rules.stretch`, and the *fresh* ones, its later half. There is an alarm when the fresh iterations, less `SURE` standard
+errors, are above the bound, and as many more like them would bring the mean or the stretch above it (the planner
+promises the slowdown of stretches); and when the iteration that runs is so long that its end will break the bound.
 
 Invariants (`check_invariants`):
 - a job is `early` until it has half a stretch; after that it is `broken` if and only if its mean is above its bound;
-- a job in `alarm` or `broken` was told; each is told once until it is over;
-- an alarm ends only after half a stretch without an iteration after which twice as many more like the fresh ones would
-  bring mean or stretch above the bound, standard errors aside; so a job near its bound does not go in and out of it.
+- each time that a job comes into `alarm` or `broken`, one event says so;
+- an alarm ends only after half a stretch of iterations after none of which twice as many more like the fresh ones would
+  bring mean or stretch above the bound, standard errors aside: a job near its bound does not go in and out of alarm.
 """
 
 from __future__ import annotations
@@ -28,16 +27,13 @@ from typing import Literal
 
 from .slowdown import IterationTimer, keeps_bound
 
-# -- what it is given, and what it tells -------------------------------------------------------------------------------
-
-
 State = Literal["early", "kept", "alarm", "broken"]
 Reason = Literal["mean", "stretch", "running"]
 
 
 @dataclass(frozen=True, slots=True)
 class SlowdownBound:
-    """What a job is held to: seconds of an iteration alone, and at most how many times as long one may take."""
+    """The bound of a job: seconds of an iteration alone, and at most how many times as long its iterations may take."""
 
     alone_s: float
     slo: float
@@ -50,7 +46,7 @@ class SlowdownBound:
 
 @dataclass(frozen=True, slots=True)
 class BoundFigures:
-    """A job beside its bound.
+    """A job's slowdown compared with its bound.
 
     Attributes:
         state: `early`: too few iterations; `kept`; `alarm`: it will break its bound if nothing changes; `broken`.
@@ -72,41 +68,28 @@ class BoundFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
-    """A job will break its bound. `reason`: what is about to be above it; `running`: the mean, when the iteration that
-    runs ends."""
+class BoundEvent:
+    """A job's bound is about to break, broke, or is safe again.
 
-    job: str
-    at_s: float
-    reason: Reason
-    figures: BoundFigures
+    Attributes:
+        state: `alarm`: the job will break its bound; `broken`: its mean is above it; `cleared`: it keeps it again.
+        job: its name.
+        at_s: when, in the driver's seconds.
+        figures: of the job at that time.
+        reason: of an alarm: what will be above the bound; `running`: the mean, once the running iteration ends.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A job's mean slowdown is above its bound."""
-
-    job: str
-    at_s: float
-    figures: BoundFigures
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """A job keeps its bound again, and will."""
-
+    state: Literal["alarm", "broken", "cleared"]
     job: str
     at_s: float
     figures: BoundFigures
-
-
-BoundEvent = Alarm | Broken | Cleared
+    reason: Reason | None = None
 
 
 SURE = 0.5
-"""Standard errors that the fresh iterations must be beyond the bound. By `bound_alarms` (docs/accuracy.md), a sixth of
-the jobs that keep their bounds then has an alarm in 100 iterations, and 95 % of those that come to break theirs were
-told before. At 0 it would be half of the jobs and 98 %, at 1.0 one in 28 and 83 %."""
+"""Standard errors by which the fresh iterations must be above the bound. By `bound_alarms` (docs/accuracy.md), a sixth
+of the jobs that keep their bounds then have an alarm in 100 iterations, and 95 % of the jobs that break theirs had one
+before. At 0 it would be half of the jobs and 98 %, at 1.0 one in 28 and 83 %."""
 
 FEWEST = 3
 """Iterations that a mean and a standard error need."""
@@ -114,7 +97,7 @@ FEWEST = 3
 
 @dataclass(slots=True)
 class _Watched:
-    """What is kept of a job."""
+    """A job that is watched."""
 
     bound: SlowdownBound
     stretch: deque[float]
@@ -168,11 +151,10 @@ class BoundMachine:
         self._jobs.pop(job, None)
 
     def rebind(self, job: str, bound: SlowdownBound) -> None:
-        """Give a job another bound, or other seconds alone, as a new plan or a measurement has them.
+        """Give a job another bound, or other seconds alone, of a new plan or a measurement.
 
-        What it was ahead of its old bound, or behind it, stays: seconds that were allowed are not asked back. Its
-        stretch is forgotten, and with it an alarm: a new plan is judged by what follows. Raises KeyError for a job that
-        is not watched.
+        Its seconds ahead of its old bound stay. Its stretch is forgotten, and with it an alarm: a new plan is judged by
+        the iterations that follow. Raises KeyError for a job that is not watched.
         """
         watched = self._jobs[job]
         _must_be_bound(job, bound)
@@ -182,8 +164,8 @@ class BoundMachine:
         self._forget_stretch(watched)
 
     def moved(self, job: str) -> None:
-        """A job starts in another group, whose journal counts its starts and seconds anew. What it was ahead of its
-        bound stays; its stretch is forgotten, and with it an alarm. Raises KeyError for a job that is not watched."""
+        """A job starts in another group, whose journal counts its starts and seconds anew. Its seconds ahead of its
+        bound stay; its stretch is forgotten, and with it an alarm. Raises KeyError for a job that is not watched."""
         watched = self._jobs[job]
         watched.timer = IterationTimer()
         self._forget_stretch(watched)
@@ -196,10 +178,10 @@ class BoundMachine:
     # -- events --------------------------------------------------------------------------------------------------------
 
     def ended(self, job: str, start: int, at_s: float) -> list[BoundEvent]:
-        """A training of a job ended; what there is to tell. A job that is not watched has nothing.
+        """A training of a job ended; returns the events of that, none for a job that is not watched.
 
         Args:
-            start: number of the start of its process that trained, as in the journal of turns.
+            start: number of the start of its process that trained, as in the group's journal.
             at_s: when, in seconds; for each job it never goes back.
         """
         watched = self._jobs.get(job)
@@ -214,8 +196,8 @@ class BoundMachine:
         return self._judged(job, watched, at_s)
 
     def look(self, now_s: float) -> list[BoundEvent]:
-        """Look at the iterations that run: alarms of jobs that will break their bounds when these end."""
-        told: list[BoundEvent] = []
+        """Check the iterations that run: alarms of jobs that will break their bounds when these end."""
+        events: list[BoundEvent] = []
         for job, watched in self._jobs.items():
             since_s = watched.timer.open_since_s
             if watched.state != "kept" or since_s is None:
@@ -223,11 +205,11 @@ class BoundMachine:
             # With its end the mean is that of one iteration more, of at least the seconds until now.
             if watched.ahead_s + watched.bound.longest_s < now_s - since_s:
                 watched.state, watched.calm = "alarm", 0
-                told.append(Alarm(job, now_s, "running", self.figures(job)))
-        return told
+                events.append(BoundEvent("alarm", job, now_s, self.figures(job), "running"))
+        return events
 
     def figures(self, job: str) -> BoundFigures:
-        """A job beside its bound now. Raises KeyError for a job that is not watched."""
+        """The figures of a job now. Raises KeyError for a job that is not watched."""
         watched = self._jobs[job]
         alone_s = watched.bound.alone_s
         return BoundFigures(
@@ -248,7 +230,7 @@ class BoundMachine:
             return []
         if not watched.kept:
             watched.state = "broken"
-            return [] if before == "broken" else [Broken(job, at_s, self.figures(job))]
+            return [] if before == "broken" else [BoundEvent("broken", job, at_s, self.figures(job))]
         if before in ("alarm", "broken"):
             threatened = self._threat(watched, 2 * self.half, 0.0) is not None
             watched.calm = 0 if threatened or before == "broken" else watched.calm + 1
@@ -256,13 +238,13 @@ class BoundMachine:
                 watched.state = "alarm"  # also from broken: the mean holds again, barely
                 return []
             watched.state = "kept"
-            return [Cleared(job, at_s, self.figures(job))]
+            return [BoundEvent("cleared", job, at_s, self.figures(job))]
         watched.state = "kept"
         reason = self._threat(watched, self.half, SURE)
         if reason is None:
             return []
         watched.state, watched.calm = "alarm", 0
-        return [Alarm(job, at_s, reason, self.figures(job))]
+        return [BoundEvent("alarm", job, at_s, self.figures(job), reason)]
 
     def _threat(self, watched: _Watched, horizon: int, sure: float) -> Reason | None:
         """What would be above the bound within `horizon` iterations like the fresh ones; None: nothing."""

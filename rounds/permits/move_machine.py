@@ -1,15 +1,15 @@
 """The move machine: the order in which running jobs leave, move and join when another plan of groups is applied.
 
-It reads no clock and starts nothing: whoever drives it says what happened and does what it returns.
+It reads no clock and starts nothing: its driver reports what happened, and does what the machine returns.
 
 Invariants (`check_invariants`):
-- the jobs in a group are at each time some of those that the plan before has there, or some of those that the plan
-  after has there: no job enters a group before every job that leaves the group has left it. Fewer jobs than planned
-  break no bound that the planned ones keep (the solver demands that of a group), so no bound breaks on the way;
-- jobs that leave for good go first, jobs that join come last, when the nodes that others gave back are free;
-- of jobs that move one is on its way at a time, so that the others go on. In a ring, where each waits for the place of
-  the next, the jobs of the ring are all out before the first of them enters;
-- a job that lacks nodes where it goes lets the others move first, and is tried again once one of them has left.
+- the jobs in a group are always a subset of its jobs in the old plan, or a subset of its jobs in the new plan: no job
+  enters a group before every job that leaves the group has left it. A subset of a planned group keeps all bounds (the
+  solver demands that), so no bound breaks during the moves;
+- jobs that leave for good go first, jobs that join come last, when the nodes of the others are free;
+- one job moves at a time, so that the others go on. In a ring, where each job waits until the next one has left its
+  group, all jobs of the ring leave before the first of them enters;
+- a job whose new group lacks nodes lets the others move first, and is tried again once one of them has left.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class JobMove:
-    """What changes for a job: the groups that it leaves and enters. None: it joins, or leaves for good. The same group
-    twice: it changes nodes there."""
+    """The group that a job leaves (None: it joins) and the group that it enters (None: it leaves for good). If both are
+    the same, the job changes nodes there."""
 
     job: str
     from_group: str | None
@@ -31,14 +31,14 @@ class JobMove:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Stop the job at the end of its step, with a checkpoint; then say `out`."""
+    """Stop the job at the end of its step, with a checkpoint; then call `out`."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """Start the job in its new group, from its checkpoint; then say `entered`, or `short` if there are no nodes."""
+    """Start the job in its new group, from its checkpoint; then call `entered`, or `short` if there are no nodes."""
 
     job: str
     group: str
@@ -81,9 +81,7 @@ class MoveMachine:
         """A job has stopped in the group that it leaves. Raises ValueError if it does not leave one, or has already."""
         self._must_be(job, "waits", "drains")
         self.states[job] = "out" if self.moves[job].to_group is not None else "done"
-        for other, state in self.states.items():
-            if state == "short":  # its nodes may be free now
-                self.states[other] = "out"
+        self._try_short_again()
         return self._next()
 
     def entered(self, job: str) -> list[Drain | Enter]:
@@ -103,23 +101,25 @@ class MoveMachine:
         if job in self.states and self.states[job] != "done":
             self.states[job] = "done"
             self._ended.add(job)
-            for other, state in self.states.items():
-                if state == "short":
-                    self.states[other] = "out"
+            self._try_short_again()
         return self._next()
 
     def again(self, job: str) -> list[Drain | Enter]:
-        """Nodes may be free by now for a job that lacked them."""
+        """Try again to start a job that lacked nodes."""
         self._must_be(job, "short")
         self.states[job] = "out"
         return self._next()
 
     def lacking(self) -> list[str]:
-        """Jobs for which there are no nodes, and no other job that could still give some back; empty while there is."""
+        """Jobs that lack nodes, once no other job is left that could give nodes back; empty before."""
         left = {job: state for job, state in self.states.items() if state != "done"}
         return list(left) if left and all(state == "short" for state in left.values()) else []
 
     # -- decisions -----------------------------------------------------------------------------------------------------
+
+    def _try_short_again(self) -> None:
+        """Nodes may be free now for the jobs that lacked them."""
+        self.states |= {job: "out" for job, state in self.states.items() if state == "short"}
 
     def _next(self) -> list[Drain | Enter]:
         leaving = [job for job, move in self.moves.items() if move.to_group is None and self.states[job] != "done"]
@@ -132,7 +132,7 @@ class MoveMachine:
             return actions
         waiting = [job for job in moving if self.states[job] == "waits"]
         if waiting:
-            # In a ring nobody may enter before others are out: the first goes, and the rest of the ring follows.
+            # In a ring no job may enter before another has left: the first one leaves, and the others follow.
             first = next((job for job in waiting if self._may_enter(job)), waiting[0])
             return [*actions, self._drain(first)]
         joining = [job for job, move in self.moves.items() if move.from_group is None and self.states[job] == "out"]

@@ -8,20 +8,19 @@ executor.
 Invariants (`check_invariants`):
 - a unit is held by at most one job;
 - a job holds units for one phase at a time, and phases alternate: its rollout and training never overlap (on-policy);
-- a turn holds all units of its seat from start to end, but for tails: a rollout in its tail may be down to `keep`
-  units, and a rollout may start without units that another's tail still keeps (it gets them when they come free);
-- work conserving: while a job waits, another one runs. A phase whose units are all free waits only for jobs that
-  `waits_for` names. Under round_robin it waits for a job whose turn on a shared unit comes first. Under first_come it
-  waits for a phase that was ready earlier and needs one of the units. Under multi_rate it waits for a more urgent phase
-  that needs one of the units, now or at the end of its present turn, and that would miss its deadline if this phase
-  started;
-- starvation-free: a phase is overtaken on its units at most `turn_bound()` times. Under first_come each other job
-  overtakes it once at most, under round_robin three times. Under multi_rate a phase that was overtaken `PATIENCE` times
-  goes before all phases that were not, yields to no job and is not paused;
-- bounded credit: a job's deadline is its last deadline plus its pace, and lies at most 1 + `CREDIT` paces from the end
-  of its iteration. A job that was early may be late by as much, within that limit.
+- a phase holds all its units from start to end, with two exceptions: a rollout in its tail may hold only `keep` units,
+  and a rollout may start without units that another job's tail still holds (it gets them when they come free);
+- work conserving: while a job waits, another one runs. A phase whose units are all free waits only for the jobs that
+  `waits_for` names: under round_robin, a job that comes first on a shared unit; under first_come, a phase that was
+  ready earlier and needs one of the units; under multi_rate, a more urgent phase that needs one of the units now, or
+  when the phase that its job runs has ended, and that would miss its deadline if this phase started;
+- starvation-free: a phase is overtaken on its units at most `overtaking_bound()` times: under first_come at most once
+  by each other job, under round_robin three times. Under multi_rate a phase that was overtaken `PATIENCE` times goes
+  before all phases that were not, waits for no job and is not paused;
+- bounded credit: a job's deadline is its last deadline plus its pace, and is at most 1 + `CREDIT` paces away from the
+  end of its iteration. A job that was early may be late by as much, within that limit.
 
-Memory is not looked at: a seat's states are resident on all its units, which is the planner's to make sure of.
+The machine does not check memory: the planner ensures that the states of all jobs fit on their units.
 """
 
 from __future__ import annotations
@@ -38,27 +37,27 @@ from .permit_events import (
     Grow,
     Leave,
     Pause,
-    Reseat,
-    Seat,
+    PlacedJob,
+    Retime,
     Start,
     TailReached,
     UnitsLost,
     Wake,
     WakeAt,
 )
-from .permit_rules import CREDIT, PERMIT_RULES, PermitTurn
+from .permit_rules import CREDIT, PERMIT_RULES, ScheduledJob
 
 
 class PermitMachine:
-    """The permit machine (see the module). `turns` is in order of arrival."""
+    """The permit machine (see the module). `jobs` is in order of arrival."""
 
     def __init__(self, permit_rule: str) -> None:
         if permit_rule not in PERMIT_RULES:
             raise ValueError(f"unknown permit rule {permit_rule!r}: one of {', '.join(sorted(PERMIT_RULES))}")
         self.rule = PERMIT_RULES[permit_rule]()
-        self.turns: list[PermitTurn] = []
+        self.jobs: list[ScheduledJob] = []
         self.waits_for: dict[str, list[str]] = {}
-        """Jobs that each phase waits for although its units are free, as of the last event."""
+        """By job whose units are free: the jobs that it waits for nevertheless, as of the last event."""
         self._last_holder: dict[int, str] = {}
         self._arrived = 0
         self._places = 0
@@ -71,134 +70,134 @@ class PermitMachine:
         """Take an event at its time, which never goes back.
 
         Raises:
-            ValueError: an event that cannot be (a turn that does not run ends, a job arrives twice, time goes back).
+            ValueError: an impossible event (a phase ends that does not run, a job arrives twice, time goes back).
         """
         if now_s < self._now_s:
             raise ValueError(f"time goes back: {event} at {now_s} s after {self._now_s} s")
         self._now_s = now_s
         match event:
-            case Arrive(seats):
-                # All are in one round again, so that no job owes a newcomer turns, or is owed any.
-                for turn in self.turns:
-                    turn.begun, turn.overtaken = turn.phase + turn.running, 0
-                for seat in seats:
-                    self._arrive(seat, now_s)
-            case Done(job):
-                turn = self._turn(job)
-                self._done(turn if turn.paused else self._running(job), now_s)
-            case TailReached(job):
-                turn = self._running(job)
-                if turn.phase != 0:
-                    raise ValueError(f"{job} reached the tail of a rollout, but trains")
-                turn.tail = True
-            case Leave(job):
-                self.turns.remove(self._turn(job))
-            case Reseat(seat):
-                self._reseat(seat, now_s)
+            case Arrive(arriving):
+                # All jobs are in one round again, so that none is ahead of a newcomer, or behind it.
+                for job in self.jobs:
+                    job.begun, job.overtaken = job.phase + job.running, 0
+                for placed in arriving:
+                    self._arrive(placed, now_s)
+            case Done(name):
+                job = self._job(name)
+                self._done(job if job.paused else self._running(name), now_s)
+            case TailReached(name):
+                job = self._running(name)
+                if job.phase != 0:
+                    raise ValueError(f"{name} reached the tail of a rollout, but trains")
+                job.tail = True
+            case Leave(name):
+                self.jobs.remove(self._job(name))
+            case Retime(placed):
+                self._retime(placed, now_s)
             case UnitsLost(units):
                 self._lost(frozenset(units))
             case Wake():
                 pass
         return self._grow(now_s) + self._grant(now_s)
 
-    def _turn(self, job: str) -> PermitTurn:
-        turn = next((turn for turn in self.turns if turn.seat.job == job), None)
-        if turn is None:
-            raise ValueError(f"{job} is not in this group")
-        return turn
+    def _job(self, name: str) -> ScheduledJob:
+        job = next((job for job in self.jobs if job.name == name), None)
+        if job is None:
+            raise ValueError(f"{name} is not in this group")
+        return job
 
-    def _running(self, job: str) -> PermitTurn:
-        turn = self._turn(job)
-        if not turn.running:
-            raise ValueError(f"{job} has no turn that could end")
-        return turn
+    def _running(self, name: str) -> ScheduledJob:
+        job = self._job(name)
+        if not job.running:
+            raise ValueError(f"{name} has no phase that could end")
+        return job
 
-    def _arrive(self, seat: Seat, now_s: float) -> None:
-        if any(turn.seat.job == seat.job for turn in self.turns):
-            raise ValueError(f"{seat.job} is in this group already")
-        if not all(seat.units) or min(seat.expected_s) <= 0 or min(seat.switch_s) < 0:
-            raise ValueError(f"{seat.job}: each phase needs a unit, and seconds")
-        turn = PermitTurn(seat, self._arrived, self._next_place(), now_s, rest_s=seat.expected_s[0])
-        turn.deadline_s += turn.pace_s
+    def _arrive(self, placed: PlacedJob, now_s: float) -> None:
+        if any(job.name == placed.job for job in self.jobs):
+            raise ValueError(f"{placed.job} is in this group already")
+        if not all(placed.units) or min(placed.expected_s) <= 0 or min(placed.switch_s) < 0:
+            raise ValueError(f"{placed.job}: each phase needs a unit, and seconds")
+        job = ScheduledJob(placed, self._arrived, self._next_place(), now_s, rest_s=placed.expected_s[0])
+        job.deadline_s += job.pace_s
         self._arrived += 1
-        self.turns.append(turn)
-        self._most = max(self._most, len(self.turns))
+        self.jobs.append(job)
+        self._most = max(self._most, len(self.jobs))
 
-    def _reseat(self, seat: Seat, now_s: float) -> None:
-        turn = self._turn(seat.job)
-        if seat.units != turn.seat.units:
-            raise ValueError(f"{seat.job}: other units are for a job that leaves and arrives")
-        turn.seat = seat
-        turn.deadline_s = min(turn.deadline_s, now_s + (1 + CREDIT) * turn.pace_s)
+    def _retime(self, placed: PlacedJob, now_s: float) -> None:
+        job = self._job(placed.job)
+        if placed.units != job.placed.units:
+            raise ValueError(f"{placed.job}: other units are for a job that leaves and arrives")
+        job.placed = placed
+        job.deadline_s = min(job.deadline_s, now_s + (1 + CREDIT) * job.pace_s)
 
-    def _done(self, turn: PermitTurn, now_s: float) -> None:
-        turn.begun += turn.paused
-        self._stop(turn)
-        turn.overtaken = 0
-        turn.phase = 1 - turn.phase
-        turn.rest_s = turn.seat.expected_s[turn.phase]
-        if turn.phase == 0:
-            credit_s = CREDIT * turn.pace_s
-            turn.deadline_s = max(min(turn.deadline_s, now_s + credit_s), now_s - credit_s) + turn.pace_s
+    def _done(self, job: ScheduledJob, now_s: float) -> None:
+        job.begun += job.paused
+        self._stop(job)
+        job.overtaken = 0
+        job.phase = 1 - job.phase
+        job.rest_s = job.placed.expected_s[job.phase]
+        if job.phase == 0:
+            credit_s = CREDIT * job.pace_s
+            job.deadline_s = max(min(job.deadline_s, now_s + credit_s), now_s - credit_s) + job.pace_s
 
-    def _stop(self, turn: PermitTurn) -> None:
-        turn.running, turn.paused, turn.tail, turn.held = False, False, False, frozenset()
-        turn.ready_place = self._next_place()
+    def _stop(self, job: ScheduledJob) -> None:
+        job.running, job.paused, job.tail, job.held = False, False, False, frozenset()
+        job.ready_place = self._next_place()
 
     def _next_place(self) -> int:
         self._places += 1
         return self._places
 
     def _lost(self, units: frozenset[int]) -> None:
-        for turn in self.turns:
-            if turn.held & units:
-                self._stop(turn)
-                turn.begun -= 1
-                turn.rest_s = turn.seat.expected_s[turn.phase]
-            if units & {unit for pinned in turn.seat.units for unit in pinned}:
-                # Its state there is gone. A turn that runs on other units is let run to its end.
-                turn.stranded, turn.overtaken = True, 0
+        for job in self.jobs:
+            if job.held & units:
+                self._stop(job)
+                job.begun -= 1
+                job.rest_s = job.placed.expected_s[job.phase]
+            if units & {unit for pinned in job.placed.units for unit in pinned}:
+                # Its state there is gone. A phase that runs on other units goes on to its end.
+                job.stranded, job.overtaken = True, 0
         for unit in units:
             self._last_holder.pop(unit, None)
 
     # -- permits -------------------------------------------------------------------------------------------------------
 
-    def available(self, turn: PermitTurn) -> frozenset[int]:
-        """Units that a waiting phase would start on; empty: it cannot start. Consolidates tails if it needs to."""
-        wanted = turn.units
+    def available(self, job: ScheduledJob) -> frozenset[int]:
+        """Units that a waiting phase would start on, without those that tails keep; empty: it cannot start."""
+        wanted = job.units
         kept: frozenset[int] = frozenset()
-        for other in self.turns:
+        for other in self.jobs:
             if other.running and other.held & wanted:
-                if not (other.tail and other.seat.keep):
+                if not (other.tail and other.placed.keep):
                     return frozenset()
                 kept |= other.kept & wanted
-        return frozenset() if kept and turn.phase == 1 else wanted - kept
+        return frozenset() if kept and job.phase == 1 else wanted - kept
 
-    def _resident(self, turn: PermitTurn, units: frozenset[int]) -> bool:
-        return all(self._last_holder.get(unit, turn.seat.job) == turn.seat.job for unit in units)
+    def _resident(self, job: ScheduledJob, units: frozenset[int]) -> bool:
+        return all(self._last_holder.get(unit, job.name) == job.name for unit in units)
 
-    def expected_end_s(self, turn: PermitTurn, units: frozenset[int], now_s: float) -> float:
-        """When a turn is expected to end that starts now on `units`; with a part of its units it is so much slower."""
-        switch_s = 0.0 if self._resident(turn, units) else turn.seat.switch_s[turn.phase]
-        return now_s + (turn.rest_s + switch_s) * len(turn.units) / len(units)
+    def expected_end_s(self, job: ScheduledJob, units: frozenset[int], now_s: float) -> float:
+        """When the phase of `job` is expected to end if it starts now on `units`; on fewer units it takes longer."""
+        switch_s = 0.0 if self._resident(job, units) else job.placed.switch_s[job.phase]
+        return now_s + (job.rest_s + switch_s) * len(job.units) / len(units)
 
-    def free_s(self, turn: PermitTurn, now_s: float) -> float:
+    def free_s(self, job: ScheduledJob, now_s: float) -> float:
         """When the units of a waiting phase are expected to be free."""
-        holders = [other.due_s for other in self.turns if other.running and other.held & turn.units]
+        holders = [other.due_s for other in self.jobs if other.running and other.held & job.units]
         return max([now_s, *holders])
 
     def _grow(self, now_s: float) -> list[Action]:
         actions: list[Action] = []
-        for turn in self.turns:
-            if not turn.running or turn.tail or turn.held == turn.units:
+        for job in self.jobs:
+            if not job.running or job.tail or job.held == job.units:
                 continue
-            busy = frozenset().union(*(other.held for other in self.turns if other is not turn))
-            more = turn.units - turn.held - busy
+            busy = frozenset().union(*(other.held for other in self.jobs if other is not job))
+            more = job.units - job.held - busy
             if more:
-                turn.due_s = now_s + (turn.due_s - now_s) * len(turn.held) / len(turn.held | more)
-                turn.held |= more
-                self._last_holder |= dict.fromkeys(more, turn.seat.job)
-                actions.append(Grow(turn.seat.job, tuple(sorted(turn.held))))
+                job.due_s = now_s + (job.due_s - now_s) * len(job.held) / len(job.held | more)
+                job.held |= more
+                self._last_holder |= dict.fromkeys(more, job.name)
+                actions.append(Grow(job.name, tuple(sorted(job.held))))
         return actions
 
     def _grant(self, now_s: float) -> list[Action]:
@@ -207,77 +206,76 @@ class PermitMachine:
             more = self._consider_all(now_s)
             if not any(isinstance(action, Pause) for action in more):
                 return actions + more
-            # A pause may free units that a phase waits for that was considered before.
+            # A pause may free units for a phase that was considered before it.
             actions += [action for action in more if not isinstance(action, WakeAt)]
 
     def _consider_all(self, now_s: float) -> list[Action]:
         actions: list[Action] = []
         self.waits_for = {}
         wake_s = math.inf
-        refused: list[PermitTurn] = []
-        waiting = [turn for turn in self.turns if not turn.running and not turn.stranded]
-        # The order is as of now; a turn that is paused for another is considered after all others.
-        for turn in sorted(waiting, key=self.rule.rank):
-            units = self.available(turn)
+        refused: list[ScheduledJob] = []
+        waiting = [job for job in self.jobs if not job.running and not job.stranded]
+        # The order is that of now; a phase that is paused for another one is considered after all others.
+        for job in sorted(waiting, key=self.rule.rank):
+            units = self.available(job)
             if not units:
-                paused = self.rule.pauses(self, turn, refused, now_s)
+                paused = self.rule.pauses(self, job, refused, now_s)
                 for other in paused:
                     self._pause(other, now_s)
-                    actions.append(Pause(other.seat.job))
-                units = self.available(turn) if paused else units
-            elif not (verdict := self.rule.may_start(self, turn, units, refused, now_s)).may:
-                self.waits_for[turn.seat.job] = verdict.for_whom
+                    actions.append(Pause(other.name))
+                units = self.available(job) if paused else units
+            elif not (verdict := self.rule.may_start(self, job, units, refused, now_s)).may:
+                self.waits_for[job.name] = verdict.for_whom
                 wake_s = min(wake_s, verdict.until_s)
                 units = frozenset()
             if units:
-                actions += self._start(turn, units, now_s)
+                actions += self._start(job, units, now_s)
             else:
-                refused.append(turn)
+                refused.append(job)
         return actions + ([WakeAt(wake_s)] if wake_s < math.inf else [])
 
-    def _pause(self, turn: PermitTurn, now_s: float) -> None:
-        turn.rest_s = max(0.0, turn.due_s - now_s) + (turn.seat.resume_s[turn.phase] or 0.0)
-        turn.begun -= 1
-        self._stop(turn)
-        turn.paused = True
+    def _pause(self, job: ScheduledJob, now_s: float) -> None:
+        job.rest_s = max(0.0, job.due_s - now_s) + (job.placed.resume_s[job.phase] or 0.0)
+        job.begun -= 1
+        self._stop(job)
+        job.paused = True
 
-    def _start(self, turn: PermitTurn, units: frozenset[int], now_s: float) -> list[Action]:
+    def _start(self, job: ScheduledJob, units: frozenset[int], now_s: float) -> list[Action]:
         actions: list[Action] = []
-        for other in self.turns:
+        for other in self.jobs:
             if other.running and other.held & units:
                 other.held = other.kept
-                actions.append(Consolidate(other.seat.job, tuple(sorted(other.held))))
-        job = turn.seat.job
-        resident = self._resident(turn, units)
-        turn.due_s = self.expected_end_s(turn, units, now_s)
-        self._last_holder |= dict.fromkeys(units, job)
-        turn.running, turn.paused, turn.held = True, False, units
-        turn.begun += 1
-        for other in self.turns:
+                actions.append(Consolidate(other.name, tuple(sorted(other.held))))
+        resident = self._resident(job, units)
+        job.due_s = self.expected_end_s(job, units, now_s)
+        self._last_holder |= dict.fromkeys(units, job.name)
+        job.running, job.paused, job.held = True, False, units
+        job.begun += 1
+        for other in self.jobs:
             if not other.running and not other.stranded and other.units & units:
                 other.overtaken += 1
-        return [*actions, Start(job, PHASES[turn.phase], tuple(sorted(units)), resident)]
+        return [*actions, Start(job.name, PHASES[job.phase], tuple(sorted(units)), resident)]
 
     # -- what holds ----------------------------------------------------------------------------------------------------
 
-    def turn_bound(self) -> int:
-        """Turns that others begin at most on a phase's units while it waits and no job arrives."""
-        return self.rule.turn_bound(self._most)
+    def overtaking_bound(self) -> int:
+        """Most phases that other jobs begin on the units of a waiting phase while no job arrives."""
+        return self.rule.overtaking_bound(self._most)
 
     def check_invariants(self) -> None:
         """Assert the invariants of the module."""
         holders: dict[int, str] = {}
-        for turn in self.turns:
-            assert turn.running == bool(turn.held), f"{turn.seat.job} runs without units"
-            assert turn.held <= turn.units, f"{turn.seat.job} holds units that are not its own"
-            assert turn.tail or not turn.running or turn.phase == 0 or turn.held == turn.units
-            for unit in turn.held:
-                assert unit not in holders, f"unit {unit} is held by {holders[unit]} and {turn.seat.job}"
-                holders[unit] = turn.seat.job
-            assert turn.overtaken <= self.turn_bound(), f"{turn.seat.job} starves"
-            assert turn.deadline_s - self._now_s <= (1 + CREDIT) * turn.pace_s * (1 + 1e-9), "credit has no bound"
-        waiting = [turn for turn in self.turns if not turn.running and not turn.stranded]
+        for job in self.jobs:
+            assert job.running == bool(job.held), f"{job.name} runs without units"
+            assert job.held <= job.units, f"{job.name} holds units that are not its own"
+            assert job.tail or not job.running or job.phase == 0 or job.held == job.units
+            for unit in job.held:
+                assert unit not in holders, f"unit {unit} is held by {holders[unit]} and {job.name}"
+                holders[unit] = job.name
+            assert job.overtaken <= self.overtaking_bound(), f"{job.name} starves"
+            assert job.deadline_s - self._now_s <= (1 + CREDIT) * job.pace_s * (1 + 1e-9), "credit has no bound"
+        waiting = [job for job in self.jobs if not job.running and not job.stranded]
         assert not waiting or holders, "a job waits while none runs"
-        for turn in waiting:
-            if self.available(turn):
-                assert self.waits_for.get(turn.seat.job), f"{turn.seat.job} waits for no job"
+        for job in waiting:
+            if self.available(job):
+                assert self.waits_for.get(job.name), f"{job.name} waits for no job"

@@ -1,15 +1,15 @@
 """Permit rules: in which order waiting phases are considered, and which of them may start.
 
-round_robin: each job takes its turns in one fixed cyclic order, one rollout and one training a round (RollMux, section
-    4.1 of the paper): optimal for one rollout node, ruinous for a short job beside a long one.
+round_robin: jobs run in one fixed cyclic order, one rollout and one training each round (RollMux, section 4.1 of the
+    paper): optimal for one rollout node, ruinous for a short job beside a long one.
 first_come: each unit serves the phases that need it in the order in which they became ready (what RollMux's executor
     does, arXiv 2512.11306).
-multi_rate: every job has a deadline for its iteration, a pace after the one before it, and the earliest deadline
-    goes first. A phase with time to spare leaves its units idle for a more urgent phase that is about to need them, if
-    starting now would make the urgent phase miss its deadline and waiting makes the first miss none itself. A turn that
+multi_rate: every job has a deadline for its iteration, one pace after its last deadline, and the earliest deadline
+    goes first. A phase with time to spare leaves its units idle for a more urgent phase that will need them soon, if
+    starting now would make that phase miss its deadline and waiting does not make this one miss its own. A phase that
     can be paused is paused for an earlier deadline that would otherwise be missed by more than the switches cost.
 
-A job ahead of its pace may lag later by as much as it was ahead, but for no more than `CREDIT` paces either way.
+A job that is ahead of its pace may later be behind it by as much; at most `CREDIT` paces count either way.
 """
 
 from __future__ import annotations
@@ -19,83 +19,88 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .permit_events import Seat
+from .permit_events import PlacedJob
 
 
 @dataclass(slots=True, eq=False)
-class PermitTurn:
-    """The phase that a job runs or waits for, with its deadline and its units."""
+class ScheduledJob:
+    """A job, with the phase that it runs or waits for, its deadline and its units."""
 
-    seat: Seat
+    placed: PlacedJob
     number: int
-    """Its place in the order of arrival, which breaks ties."""
+    """Rank in the order of arrival, which breaks ties."""
     ready_place: int
-    """Its place in the order in which phases of all jobs became ready."""
+    """Rank in the order in which phases of all jobs became ready."""
     deadline_s: float
     """Second by which the present iteration should end."""
     phase: int = 0
     running: bool = False
     paused: bool = False
-    """Whether it was put aside in mid-phase, and waits to go on."""
+    """Whether the phase was paused and waits to be resumed."""
     stranded: bool = False
-    """Its units are lost: it takes no turns until it leaves and arrives anew."""
+    """Whether units of it are lost: it gets no permit until it leaves and arrives anew."""
     rest_s: float = 0.0
-    """Seconds that its phase is still expected to take, if it waits."""
+    """Of a phase that waits: seconds that it is still expected to take."""
     due_s: float = 0.0
-    """When its turn is expected to end, if it runs."""
+    """Of a phase that runs: when it is expected to end."""
     overtaken: int = 0
-    """Turns that other jobs began on its units since its phase is ready."""
+    """Phases that other jobs began on its units since its own phase is ready."""
     begun: int = 0
     """Phases begun since the last arrival of any job; odd while its rollout is the last of them."""
     tail: bool = False
     held: frozenset[int] = frozenset()
 
     @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self.placed.job
+
+    @property
     def units(self) -> frozenset[int]:
-        """Units of the phase that it runs or waits for."""
-        return frozenset(self.seat.units[self.phase])
+        """All units of the phase that it runs or waits for."""
+        return frozenset(self.placed.units[self.phase])
 
     @property
     def kept(self) -> frozenset[int]:
-        """Units that its rollout keeps if its tail is consolidated; all units that it holds if it is not in a tail."""
-        if not self.tail or not self.seat.keep:
+        """Units that its rollout keeps if its tail is consolidated; outside a tail all units that it holds."""
+        if not self.tail or not self.placed.keep:
             return self.held
-        return frozenset(sorted(self.held)[: self.seat.keep])
+        return frozenset(sorted(self.held)[: self.placed.keep])
 
     @property
     def pace_s(self) -> float:
-        """Seconds that it has for an iteration; by default its solo seconds."""
-        return self.seat.pace_s or sum(self.seat.expected_s)
+        """Seconds that it has for an iteration; without a pace, its seconds alone."""
+        return self.placed.pace_s or sum(self.placed.expected_s)
 
     def need_s(self, phase: int) -> float:
-        """Seconds that the phase may take, a switch included."""
-        return (self.rest_s if phase == self.phase else self.seat.expected_s[phase]) + self.seat.switch_s[phase]
+        """Seconds that a phase may still take, a switch included."""
+        return (self.rest_s if phase == self.phase else self.placed.expected_s[phase]) + self.placed.switch_s[phase]
 
 
-class Turns(Protocol):
-    """The part of the permit machine (permit_machine.py) that permit rules may use."""
+class MachineView(Protocol):
+    """What permit rules may ask of the permit machine (permit_machine.py)."""
 
     @property
-    def turns(self) -> Sequence[PermitTurn]:
-        """All turns in order of arrival."""
+    def jobs(self) -> Sequence[ScheduledJob]:
+        """All jobs in order of arrival."""
 
-    def expected_end_s(self, turn: PermitTurn, units: frozenset[int], now_s: float) -> float:
-        """When `turn` is expected to end if it starts on `units` now."""
+    def expected_end_s(self, job: ScheduledJob, units: frozenset[int], now_s: float) -> float:
+        """When the phase of `job` is expected to end if it starts on `units` now."""
 
-    def free_s(self, turn: PermitTurn, now_s: float) -> float:
-        """When the units of `turn` are expected to be free."""
+    def free_s(self, job: ScheduledJob, now_s: float) -> float:
+        """When the units of `job` are expected to be free."""
 
 
 CREDIT = 2.0
-"""Paces that a job can be ahead of its deadlines, or behind them, and have it remembered."""
+"""Most paces by which a job counts as ahead of its deadlines, or behind them."""
 
 PATIENCE = 64
-"""Overtakings after which a phase goes before all others. Far above what jobs need whose paces differ tenfold."""
+"""Number of overtakings after which a phase goes before all others; jobs whose paces differ tenfold need far fewer."""
 
 
 @dataclass(frozen=True, slots=True)
-class TurnVerdict:
-    """Whether a phase with free units may start; if not, the jobs that it waits for, and until when at most."""
+class StartVerdict:
+    """Whether a phase with free units may start; if not, for which jobs it waits, and until when at most."""
 
     may: bool
     for_whom: list[str] = field(default_factory=list)
@@ -105,135 +110,137 @@ class TurnVerdict:
 class PermitRule(Protocol):
     """The decisions that the permit machine leaves to its rule."""
 
-    def rank(self, turn: PermitTurn) -> tuple[float, ...]:
+    def rank(self, job: ScheduledJob) -> tuple[float, ...]:
         """Sort key of the waiting phases: the lowest is considered first."""
 
     def may_start(
-        self, machine: Turns, turn: PermitTurn, units: frozenset[int], refused: list[PermitTurn], now_s: float
-    ) -> TurnVerdict:
-        """Whether `turn` may start on `units`, which are free. `refused` were considered before it and wait on."""
+        self, machine: MachineView, job: ScheduledJob, units: frozenset[int], refused: list[ScheduledJob], now_s: float
+    ) -> StartVerdict:
+        """Whether `job` may start on `units`, which are free. `refused` were considered before it and still wait."""
 
-    def pauses(self, machine: Turns, turn: PermitTurn, refused: list[PermitTurn], now_s: float) -> list[PermitTurn]:
-        """Turns to pause so that `turn`, whose units are not free, can start."""
+    def pauses(
+        self, machine: MachineView, job: ScheduledJob, refused: list[ScheduledJob], now_s: float
+    ) -> list[ScheduledJob]:
+        """Jobs to pause so that `job`, whose units are not free, can start; by default none."""
+        return []
 
-    def turn_bound(self, jobs: int) -> int:
-        """How often a phase is overtaken at most."""
+    def overtaking_bound(self, jobs: int) -> int:
+        """How often a phase is overtaken at most in a group of `jobs` jobs."""
 
 
-class RoundRobin:
-    """Turns in one fixed cyclic order (see the module)."""
+class RoundRobin(PermitRule):
+    """Jobs in one fixed cyclic order (see the module)."""
 
-    def rank(self, turn: PermitTurn) -> tuple[float, ...]:
-        return turn.begun, turn.number
+    def rank(self, job: ScheduledJob) -> tuple[float, ...]:
+        return job.begun, job.number
 
     def may_start(
-        self, machine: Turns, turn: PermitTurn, units: frozenset[int], refused: list[PermitTurn], now_s: float
-    ) -> TurnVerdict:
-        wanted, before = turn.units, []
-        for other in machine.turns:
-            if other is turn or other.stranded:
+        self, machine: MachineView, job: ScheduledJob, units: frozenset[int], refused: list[ScheduledJob], now_s: float
+    ) -> StartVerdict:
+        wanted, before = job.units, []
+        for other in machine.jobs:
+            if other is job or other.stranded:
                 continue
             for phase in (0, 1):
                 # Phases are numbered rollout 0, train 0, rollout 1, ...: the other's next one of this kind.
                 place = other.begun + (other.begun - phase) % 2
-                if wanted.intersection(other.seat.units[phase]) and (place, other.number) < (turn.begun, turn.number):
-                    before.append(other.seat.job)
-        return TurnVerdict(not before, before)
+                if wanted.intersection(other.placed.units[phase]) and (place, other.number) < (job.begun, job.number):
+                    before.append(other.name)
+        return StartVerdict(not before, before)
 
-    def pauses(self, machine: Turns, turn: PermitTurn, refused: list[PermitTurn], now_s: float) -> list[PermitTurn]:
-        return []
-
-    def turn_bound(self, jobs: int) -> int:
-        # An arrival puts all jobs into one round: a job between training and rollout is then a round ahead of some,
-        # which have that round's two turns, and the next rollout if they come first in the order.
+    def overtaking_bound(self, jobs: int) -> int:
+        # An arrival puts all jobs into one round: a job between training and rollout is then a round ahead of others.
+        # They run that round's two phases before it, and the next rollout if they come first in the order.
         return 3 * (jobs - 1)
 
 
-class FirstCome:
+class FirstCome(PermitRule):
     """Phases in the order in which they became ready (see the module)."""
 
-    def rank(self, turn: PermitTurn) -> tuple[float, ...]:
-        return (turn.ready_place,)
+    def rank(self, job: ScheduledJob) -> tuple[float, ...]:
+        return (job.ready_place,)
 
     def may_start(
-        self, machine: Turns, turn: PermitTurn, units: frozenset[int], refused: list[PermitTurn], now_s: float
-    ) -> TurnVerdict:
-        before = [other.seat.job for other in refused if other.units & turn.units]
-        return TurnVerdict(not before, before)
+        self, machine: MachineView, job: ScheduledJob, units: frozenset[int], refused: list[ScheduledJob], now_s: float
+    ) -> StartVerdict:
+        before = [other.name for other in refused if other.units & job.units]
+        return StartVerdict(not before, before)
 
-    def pauses(self, machine: Turns, turn: PermitTurn, refused: list[PermitTurn], now_s: float) -> list[PermitTurn]:
-        return []
-
-    def turn_bound(self, jobs: int) -> int:
+    def overtaking_bound(self, jobs: int) -> int:
         return jobs - 1
 
 
-class MultiRate:
+class MultiRate(PermitRule):
     """The earliest deadline first (see the module)."""
 
-    def rank(self, turn: PermitTurn) -> tuple[float, ...]:
-        if _overdue(turn):
-            return 0, turn.ready_place
-        return 1, turn.deadline_s, turn.number
+    def rank(self, job: ScheduledJob) -> tuple[float, ...]:
+        if _overdue(job):
+            return 0, job.ready_place
+        return 1, job.deadline_s, job.number
 
     def may_start(
-        self, machine: Turns, turn: PermitTurn, units: frozenset[int], refused: list[PermitTurn], now_s: float
-    ) -> TurnVerdict:
-        end_s = machine.expected_end_s(turn, units, now_s)
-        if before := _harms(machine, turn, end_s, refused, now_s):
-            return TurnVerdict(False, before)
+        self, machine: MachineView, job: ScheduledJob, units: frozenset[int], refused: list[ScheduledJob], now_s: float
+    ) -> StartVerdict:
+        end_s = machine.expected_end_s(job, units, now_s)
+        if before := _harms(machine, job, end_s, refused, now_s):
+            return StartVerdict(False, before)
         until_s, for_whom = -math.inf, []
-        for other in machine.turns:
+        for other in machine.jobs:
             phase = 1 - other.phase
-            if not other.running or other.stranded or not turn.units.intersection(other.seat.units[phase]):
+            if not other.running or other.stranded or not job.units.intersection(other.placed.units[phase]):
                 continue
             deadline_s = other.deadline_s if phase else other.deadline_s + other.pace_s
             latest_s = deadline_s - other.need_s(1) - (0.0 if phase else other.need_s(0))
             ready_s = max(now_s, other.due_s)
             if end_s <= ready_s or end_s <= latest_s:
                 continue
-            if turn.seat.resume_s[turn.phase] is not None and not _overdue(turn) and deadline_s < turn.deadline_s:
+            if job.placed.resume_s[job.phase] is not None and not _overdue(job) and deadline_s < job.deadline_s:
                 continue
-            spare_s = _latest_s(turn) - other.need_s(phase)
+            spare_s = _latest_s(job) - other.need_s(phase)
             if ready_s < spare_s:
                 until_s = max(until_s, spare_s)
-                for_whom.append(other.seat.job)
-        return TurnVerdict(not for_whom, for_whom, until_s)
+                for_whom.append(other.name)
+        return StartVerdict(not for_whom, for_whom, until_s)
 
-    def pauses(self, machine: Turns, turn: PermitTurn, refused: list[PermitTurn], now_s: float) -> list[PermitTurn]:
-        holders = [other for other in machine.turns if other.running and other.held & turn.units]
+    def pauses(
+        self, machine: MachineView, job: ScheduledJob, refused: list[ScheduledJob], now_s: float
+    ) -> list[ScheduledJob]:
+        holders = [other for other in machine.jobs if other.running and other.held & job.units]
         cost_s = 0.0
         for other in holders:
-            resume_s = other.seat.resume_s[other.phase]
-            if resume_s is None or other.tail or _overdue(other) or other.deadline_s <= turn.deadline_s:
+            resume_s = other.placed.resume_s[other.phase]
+            if resume_s is None or other.tail or _overdue(other) or other.deadline_s <= job.deadline_s:
                 return []
-            cost_s = max(cost_s, turn.seat.switch_s[turn.phase] + other.seat.switch_s[other.phase] + resume_s)
-        if machine.free_s(turn, now_s) - _latest_s(turn) <= cost_s:
+            cost_s = max(cost_s, job.placed.switch_s[job.phase] + other.placed.switch_s[other.phase] + resume_s)
+        if machine.free_s(job, now_s) - _latest_s(job) <= cost_s:
             return []
-        end_s = machine.expected_end_s(turn, turn.units, now_s)
-        return [] if _harms(machine, turn, end_s, refused, now_s) else holders
+        end_s = machine.expected_end_s(job, job.units, now_s)
+        return [] if _harms(machine, job, end_s, refused, now_s) else holders
 
-    def turn_bound(self, jobs: int) -> int:
+    def overtaking_bound(self, jobs: int) -> int:
         return PATIENCE + jobs - 1
 
 
-def _overdue(turn: PermitTurn) -> bool:
-    return turn.overtaken >= PATIENCE
+def _overdue(job: ScheduledJob) -> bool:
+    return job.overtaken >= PATIENCE
 
 
-def _latest_s(turn: PermitTurn) -> float:
+def _latest_s(job: ScheduledJob) -> float:
     """Latest start of a waiting phase that meets its deadline."""
-    if _overdue(turn):
+    if _overdue(job):
         return -math.inf
-    return turn.deadline_s - turn.need_s(1) - (turn.need_s(0) if turn.phase == 0 else 0.0)
+    return job.deadline_s - job.need_s(1) - (job.need_s(0) if job.phase == 0 else 0.0)
 
 
-def _harms(machine: Turns, turn: PermitTurn, end_s: float, refused: list[PermitTurn], now_s: float) -> list[str]:
-    """Jobs of refused phases that a turn until `end_s` would delay beyond their latest start and the free units."""
+def _harms(
+    machine: MachineView, job: ScheduledJob, end_s: float, refused: list[ScheduledJob], now_s: float
+) -> list[str]:
+    """Refused jobs that would start too late if `job` ran until `end_s`: after their units are free, and after their
+    latest start."""
     return [
-        other.seat.job
+        other.name
         for other in refused
-        if other.units & turn.units and (_overdue(other) or end_s > max(machine.free_s(other, now_s), _latest_s(other)))
+        if other.units & job.units and (_overdue(other) or end_s > max(machine.free_s(other, now_s), _latest_s(other)))
     ]
 
 

@@ -1,9 +1,9 @@
-"""Slowdown of a job in a co-execution group: one definition for the watch over a run (bound_machine.py) and its report.
+"""Slowdown of a job in a co-execution group: one definition for the bound machine (bound_machine.py) and the report.
 
-An iteration lasts from the end of a training to the end of the next one of the same start of the job's process, so it
-holds a rollout, a training, and the waits for both turns. The first `WARM` of a start are left out: engines and
-allocators warm up in them. Slowdown is the mean of the iterations' seconds over the seconds of an iteration alone, and
-a bound holds while the slowdown is not above it.
+An iteration lasts from the end of a training to the end of the next one of the same start of the job's process: a
+rollout, a training, and the waits for both permits. The first `WARM` of a start do not count: engines and allocators
+warm up in them. Slowdown is the mean of the iterations' seconds over the seconds of an iteration alone, and a bound
+holds while the slowdown is not above it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ WARM = 2
 
 
 class IterationTimer:
-    """Seconds of a job's iterations, from the ends of its trainings in the order of time."""
+    """Measures a job's iterations by the ends of its trainings, in the order of time."""
 
     def __init__(self) -> None:
         self.start: int | None = None
         self.open_since_s: float | None = None
-        """End of the last training; None while the iteration that runs is not measured."""
+        """End of the last training; None if the running iteration is not measured."""
         self._ends = 0
 
     def ended(self, start: int, at_s: float) -> float | None:

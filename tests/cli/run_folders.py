@@ -7,7 +7,7 @@ from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.yaml.yaml_io import dump, load
 from rlplan.profiles.length_trace import read_lengths
 from rlplan.profiles.profile_schema import Profile
-from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS
+from rlplan.traces.groups.group_journal import GROUP_JOURNAL, GROUPS_COPY
 from rlplan.traces.groups.groups_folder import MOVES
 
 from ..group_documents import group, groups_plan, member
@@ -36,7 +36,7 @@ def write_runs(out):
     for folder in (out, out / "g1"):
         dump(plan, folder / GROUPS_COPY)
     turn = {"job": "a", "turn": 0, "phase": "rollout", "begun_s": 1.0, "units": [0], "resident": True}
-    write(out / "g1" / TURNS, [
+    write(out / "g1" / GROUP_JOURNAL, [
         {"event": "group", "t_s": 0.0, "group": "g1", "rule": "multi_rate", "began_s": 1.7e9,
          "seats": [{"job": job, "units": [[0], [1]]} for job in "ab"]},
         {"event": "ready", "t_s": 1.0, "job": "a", "process": "p"},

@@ -18,7 +18,7 @@ from rlplan.cli.screens import live as group_live
 from rlplan.cli.screens.live import GroupView, LiveView
 from rlplan.executor.groups.job_process import JobEnd
 from rlplan.executor.placement.live_checks import LiveCheck
-from rlplan.executor.placement.seats import Room, place
+from rlplan.executor.placement.run_placement import Room, place
 from rlplan.executor.prepare import Options
 from rlplan.plans.check.finding import Finding
 from rlplan.plans.schema.plan import load_plan
@@ -108,7 +108,8 @@ def test_a_dry_run_of_groups_names_jobs_nodes_and_what_lacks(monkeypatch, tmp_pa
     lacks = []
     monkeypatch.setattr("rlplan.executor.groups.prepare_group.prepare_groups", lambda *_: prepared)
     monkeypatch.setattr(
-        "rlplan.executor.placement.live_checks.live_check_of_rooms", lambda rooms, kind: lacks[0] if lacks else None
+        "rlplan.executor.placement.live_checks.live_check",
+        lambda rooms, kind: LiveCheck([], lacks[0] if lacks else None, in_cluster=True),
     )
     dry = ("execute", EXAMPLES / "groups.yaml", "--dry-run")
     assert printed(*dry).endswith("are in order: g1 with a, on 2 nodes\n")
@@ -221,11 +222,11 @@ def test_a_jobs_slowdown_in_a_group_is_beside_its_bound(monkeypatch, capsys):
     view = GroupView(9)
     view.phase("starting")
     view.jobs(members)
-    view.told("a", {"tell": "note", "text": "hello"})
+    view.reported("a", {"tell": "note", "text": "hello"})
 
     def done(number):
         seconds = {"total_s": 90.0, "rollout_s": 60.0, "train_s": 30.0, "reward_mean": 0.25}
-        view.told("a", {"tell": "step", "step": number, "kind": "short", **seconds})
+        view.reported("a", {"tell": "step", "step": number, "kind": "short", **seconds})
 
     for number in (1, 2, 3):
         done(number)

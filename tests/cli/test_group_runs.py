@@ -15,8 +15,8 @@ from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.plans.phrases.numbers import NONE
 from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.yaml.yaml_io import dump, sha256_file
-from rlplan.rounds.permits.permit_events import Seat
-from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS
+from rlplan.rounds.permits.permit_events import PlacedJob
+from rlplan.traces.groups.group_journal import GROUP_JOURNAL, GROUPS_COPY
 from rlplan.traces.groups.groups_folder import MOVES, requests
 from rlplan.traces.run_log import TRACE
 
@@ -238,8 +238,8 @@ def ran(tmp_path):
     """A folder of three jobs, each of whose turns took what the plan says, eight steps each."""
     dump(groups_plan({"g1": group({job: member(slo=3.0) for job in SECONDS})}), tmp_path / GROUPS_COPY)
     now_s = [50.0]
-    seats = [Seat(job, ((0,), (1,)), SECONDS[job], pace_s=200.0) for job in SECONDS]
-    live = LivePermits("g1", "multi_rate", seats, tmp_path / TURNS, lambda: now_s[0])
+    seats = [PlacedJob(job, ((0,), (1,)), SECONDS[job], pace_s=200.0) for job in SECONDS]
+    live = LivePermits("g1", "multi_rate", seats, tmp_path / GROUP_JOURNAL, lambda: now_s[0])
     arrivals = {job: live.ready(job, job) for job in SECONDS}
     while live.held:
         ends = {job: turn.begun_s + SECONDS[job][turn.turn % 2] for job, turn in live.held.items()}
@@ -273,11 +273,11 @@ def test_turns_as_long_as_planned_are_as_slow_as_planned(ran):
 
 def test_a_job_that_came_later_leaves_no_plan_of_the_first_steps(ran):
     dump(groups_plan({"g1": group({job: member(slo=3.0) for job in ("a", "b", "d")})}), ran / GROUPS_COPY)
-    lines = (ran / TURNS).read_text().splitlines()
+    lines = (ran / GROUP_JOURNAL).read_text().splitlines()
     last_s = json.loads(lines[-1])["t_s"]
     seat = json.loads(lines[0])["seats"][0] | {"job": "d"}
     more = [{"event": "unseat", "t_s": last_s, "job": "c"}, {"event": "seat", "t_s": last_s, "job": "d", "seat": seat}]
-    (ran / TURNS).write_text("\n".join([*lines, *map(json.dumps, more)]) + "\n")
+    (ran / GROUP_JOURNAL).write_text("\n".join([*lines, *map(json.dumps, more)]) + "\n")
     found = data("report", ran)["groups"]["g1"]["jobs"]
     assert {row["slowdown_planned_so_far"] for row in found.values()} == {None}
     assert "c left after 8 steps" in printed("report", ran) or "c left after 7 steps" in printed("report", ran)
@@ -292,8 +292,8 @@ def test_switches_that_a_run_measured_go_into_its_workload(tmp_path):
     (run / "math-7b").mkdir(parents=True)
     shutil.copy(path, run / GROUPS_COPY)
     members = plan.groups[key].jobs
-    seats = [Seat(name, (m.rollout.units, m.train.units), (1.0, 1.0)) for name, m in members.items()]
-    LivePermits(key, plan.rules.policy, seats, run / TURNS, lambda: 0.0).close()
+    seats = [PlacedJob(name, (m.rollout.units, m.train.units), (1.0, 1.0)) for name, m in members.items()]
+    LivePermits(key, plan.rules.policy, seats, run / GROUP_JOURNAL, lambda: 0.0).close()
     permit = {"event": "permit", "phase": "rollout", "waited_s": 0.0, "switch_out_s": 10.0}
     steps = [{**permit, "t_s": step, "step": step, "switch_in_s": 20.0 + 0.01 * (step % 2)} for step in range(1, 9)]
     write(run / "math-7b" / TRACE, steps)

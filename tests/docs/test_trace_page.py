@@ -7,7 +7,7 @@ from pathlib import Path
 
 import rlplan
 from rlplan.executor.groups.live_permits import LivePermits
-from rlplan.rounds.permits.permit_events import Seat
+from rlplan.rounds.permits.permit_events import PlacedJob
 from rlplan.traces.trace import read_trace
 from rlplan.traces.trace_events import Step
 
@@ -76,16 +76,16 @@ def test_the_page_names_every_event_and_key_of_runs_and_of_moves():
 
 def test_the_page_names_every_event_and_key_of_a_groups_journal(tmp_path):
     clock = [0.0]
-    wide = Seat("wide", ((0, 1), (2,)), (60.0, 30.0), pace_s=200.0, keep=1)
+    wide = PlacedJob("wide", ((0, 1), (2,)), (60.0, 30.0), pace_s=200.0, keep=1)
     live = LivePermits("g1", "multi_rate", [wide], tmp_path / "turns.jsonl", lambda: clock[0])
     arrival = live.ready("wide", "p1")
-    live.take_seat(Seat("small", ((0, 1), (2,)), (5.0, 5.0), pace_s=30.0))
+    live.place_job(PlacedJob("small", ((0, 1), (2,)), (5.0, 5.0), pace_s=30.0))
     live.ready("small", "p2")
     live.tail("wide", arrival, 0)
-    live.cleared("wide", arrival, 0, live.now_s())
+    live.released("wide", arrival, 0, live.now_s())
     live.done("wide", arrival, 0)
     live.leave("small", "p2")
-    live.give_up("small")
+    live.remove_job("small")
     live.wake_s = 0.0
     live.wake()
     live.close()

@@ -20,7 +20,7 @@ class SharedEngine(EngineHandle):
         self._asleep: list[str] = []
 
     async def start(self):
-        await (self.seat() if self.alive else super().start())
+        await (self.find_node() if self.alive else super().start())
 
     async def launch(self):
         self._asleep = []

@@ -7,7 +7,7 @@ import contextlib
 
 from rlplan.executor.memory.device_holds import trainer_name
 from rlplan.executor.memory.device_turns import DeviceTurns
-from rlplan.executor.placement.seat_keeper import LiveSeat
+from rlplan.executor.placement.actor_placer import ActorPlacement
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.rounds.device_ledger import KV_CACHE, Device, DeviceLedger, engine_holder, trainer_holder
@@ -48,7 +48,7 @@ class Seats:
 
     async def engine(self, name):
         await self.free.wait()
-        return LiveSeat("", "127.0.0.1", (), (), 1)
+        return ActorPlacement("", "127.0.0.1", (), (), 1)
 
 
 class Stage(Fakes):
@@ -85,7 +85,7 @@ class Stage(Fakes):
         """Seats that engines find at once while this event is set; else they wait for a node."""
         found = Seats()
         for engine in self.fleet.all_engines():
-            engine._seats = found
+            engine._placer = found
         return found
 
     async def decoding(self, engines):

@@ -24,7 +24,7 @@ class Stage:
     def trains_on(self, plan, number):
         return (plan, number) == ("a", 1)
 
-    def seated_on(self, engine, number):
+    def runs_on(self, engine, number):
         return engine.endswith(str(number))
 
     def leave(self, number):

@@ -11,7 +11,7 @@ from rlplan.executor import prepare as prepare_module
 from rlplan.executor import session
 from rlplan.executor.configuration import configuration, kv_bytes
 from rlplan.executor.execute import execute
-from rlplan.executor.placement.seats import DoesNotFit
+from rlplan.executor.placement.run_placement import DoesNotFit
 from rlplan.executor.prepare import Options, history_of, placement_of, prepare
 from rlplan.plans.schema.levers import RoundPrefix, RoundTail
 from rlplan.plans.yaml.errors import InputError
@@ -146,9 +146,9 @@ class Parts:
     def __init__(self, monkeypatch, fails=None):
         self.log, self.fails, self.made = [], fails, {}
         names = (
-            "start_ray", "Fleet", "device_ledger", "DeviceTurns", "SeatKeeper", "check_shared", "load_prompts",
+            "start_ray", "Fleet", "device_ledger", "DeviceTurns", "ActorPlacer", "check_shared", "load_prompts",
             "load_tokenizer", "try_functions", "RoundRunner", "TrainingRun", "TrainerGroup", "take_turns", "Leaving",
-            "MemberTurns", "membership",
+            "MemberPhases", "membership",
         )  # fmt: skip
         for name in names:
             monkeypatch.setattr(session, name, getattr(self, name, None) or self.part(name))
@@ -169,7 +169,7 @@ class Parts:
                 event=lambda event, **fields: self.log.append((event, fields)), checkpoints=SimpleNamespace(notes=[]),
                 drafts=SimpleNamespace(inherit=lambda path, ids: self.log.append(("inherit", path)), store=None),
             )  # fmt: skip
-            part.close = (lambda: self.log.append(f"{name}.close")) if name == "SeatKeeper" else lambda: does("close")
+            part.close = (lambda: self.log.append(f"{name}.close")) if name == "ActorPlacer" else lambda: does("close")
             self.made[name] = part
             return part
 
@@ -201,8 +201,8 @@ class Parts:
 
     async def take_turns(self, runs, options, watcher, drain, speed):
         self.log.append(("turns", options.steps))
-        self.made["SeatKeeper"].tell(SimpleNamespace(event="node_lost", node=1, address="10.0.0.1"))
-        self.made["SeatKeeper"].tell(SimpleNamespace(event="node_back", node=1, address="10.0.0.2"))
+        self.made["ActorPlacer"].tell(SimpleNamespace(event="node_lost", node=1, address="10.0.0.1"))
+        self.made["ActorPlacer"].tell(SimpleNamespace(event="node_back", node=1, address="10.0.0.2"))
         return True
 
 
@@ -243,16 +243,16 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
     assert made["TrainingRun"].options["prompt_ids"] == ["p0", "p1"] and made["TrainingRun"].options["permits"] is None
     train_pool, where = made["device_ledger"].arguments[3:5]
     assert train_pool.cores == 1 and where["trainer two"] == ["core 0 of node 1"]
-    assert made["device_ledger"].options == {"shared": False} and made["SeatKeeper"].options == {"given": ()}
+    assert made["device_ledger"].options == {"shared": False} and made["ActorPlacer"].options == {"given": ()}
 
 
 def test_a_member_of_a_group_has_its_nodes_and_turns(job, monkeypatch):
     parts = Parts(monkeypatch)
     member = SimpleNamespace(permits="permits", nodes=("n1", "n2"), engine_units=lambda placement: "units")
     assert executed(job, parts, monkeypatch, member)
-    assert parts.made["SeatKeeper"].options == {"given": ("n1", "n2")}
+    assert parts.made["ActorPlacer"].options == {"given": ("n1", "n2")}
     assert parts.made["device_ledger"].options == {"shared": True}
-    group = parts.made["MemberTurns"]
+    group = parts.made["MemberPhases"]
     assert group.arguments[0] == "permits" and group.arguments[2] == "units"
     assert parts.made["TrainingRun"].options["permits"] is group
 

@@ -108,7 +108,7 @@ class Fragile:
     def __init__(self, *errors):
         self.errors, self.launched, self.discarded = list(errors), 0, 0
 
-    async def seat(self):
+    async def find_node(self):
         await asyncio.sleep(1000)  # for room
 
     async def launch(self):

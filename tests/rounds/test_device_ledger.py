@@ -11,9 +11,9 @@ from rlplan.rounds.device_ledger import (
     PARAMETERS,
     Device,
     DeviceLedger,
-    DeviceTurn,
+    DeviceTransition,
     OutOfMemory,
-    WrongTurn,
+    WrongTransition,
     engine_holder,
     staying,
     trainer_holder,
@@ -32,7 +32,7 @@ def decoding(capacity=90.0, holders=(SHORT, LONG, TRAINER)):
 def test_a_step_has_one_order_and_wakes_the_next_engines_only():
     device = decoding()
     moves, held = step_moves(device, "trainer", ["long"])
-    assert [move.turn for move in moves] == [
+    assert [move.transition for move in moves] == [
         ("engine_sleeps", "short"),
         ("trainer_loads", "trainer"),
         ("trainer_trains", "trainer"),
@@ -49,13 +49,13 @@ def test_a_step_has_one_order_and_wakes_the_next_engines_only():
 
 def test_only_what_does_not_stay_crosses_the_host_link():
     moves, _ = step_moves(decoding(), "trainer", ["short"])
-    link = {move.turn.event: move.link_bytes for move in moves}
-    mapped = {move.turn.event: move.mapped_bytes for move in moves}
+    link = {move.transition.event: move.link_bytes for move in moves}
+    mapped = {move.transition.event: move.mapped_bytes for move in moves}
     assert link == {event: 16.0 if event in ("trainer_loads", "trainer_sends") else 0.0 for event in link}
     assert mapped["engine_sleeps"] == 72.0
     assert (mapped["engine_wakes_weights"], mapped["engine_wakes_kv"]) == (32.0, 40.0)
     device = decoding()
-    assert device.take(DeviceTurn("trainer_ends", "trainer")).link_bytes == 0.0, "who ends loses its states"
+    assert device.take(DeviceTransition("trainer_ends", "trainer")).link_bytes == 0.0, "who ends loses its states"
 
 
 def test_moments_that_live_in_host_memory_cross_no_link_between_turns():
@@ -72,11 +72,11 @@ def test_a_turn_that_does_not_fit_is_refused_and_changes_nothing():
     with pytest.raises(
         OutOfMemory, match=r"GPU 0: trainer loads would take 1\.6e-08 GB more for trainer, and 5e-09 GB"
     ):
-        device.take(DeviceTurn("trainer_loads", "trainer"))
+        device.take(DeviceTransition("trainer_loads", "trainer"))
     with pytest.raises(OutOfMemory, match=r"engine wakes weights would take 1\.7e-08 GB more for long, and 5e-09 GB"):
-        device.take(DeviceTurn("engine_wakes_weights", "long"))
+        device.take(DeviceTransition("engine_wakes_weights", "long"))
     assert device.states == before
-    device.take(DeviceTurn("engine_sleeps", "short"))
+    device.take(DeviceTransition("engine_sleeps", "short"))
     device.check_invariants()
     with pytest.raises(ValueError, match="85 bytes are held of 84 from the start"):
         decoding(capacity=84.0)
@@ -94,8 +94,8 @@ def test_a_turn_that_does_not_fit_is_refused_and_changes_nothing():
     ],
 )
 def test_a_turn_out_of_order_is_refused(event, holder, why):
-    with pytest.raises(WrongTurn, match=why):
-        decoding().take(DeviceTurn(event, holder))
+    with pytest.raises(WrongTransition, match=why):
+        decoding().take(DeviceTransition(event, holder))
 
 
 def test_what_a_ledger_promises_is_checked():
@@ -117,24 +117,26 @@ def test_a_trainer_that_fits_beside_engines_stays():
 
 def test_an_engine_that_is_being_replaced_has_no_turn():
     device = decoding()
-    device.take(DeviceTurn("engine_ends", "short"))
+    device.take(DeviceTransition("engine_ends", "short"))
     moves, _ = step_moves(device, "trainer", ["short"])
-    assert not [move for move in moves if move.turn.holder == "short"]
-    device.take(DeviceTurn("engine_starts", "short"))
+    assert not [move for move in moves if move.transition.holder == "short"]
+    device.take(DeviceTransition("engine_starts", "short"))
     assert device.states["short"] == "awake"
 
 
 def test_a_holder_is_in_one_state_on_all_its_devices():
     both = DeviceLedger([Device("GPU 0", 200.0, [SHORT, LONG, TRAINER]), Device("GPU 1", 80.0, [SHORT, TRAINER])])
-    both.take(DeviceTurn("trainer_starts", "trainer"))
+    both.take(DeviceTransition("trainer_starts", "trainer"))
     with pytest.raises(OutOfMemory, match="GPU 1"):
-        both.take(DeviceTurn("engine_starts", "short"))
+        both.take(DeviceTransition("engine_starts", "short"))
     assert both.states == {"short": "absent", "long": "absent", "trainer": "loaded"}, "refused on one, refused on all"
-    assert not both.could(DeviceTurn("engine_starts", "short")) and both.could(DeviceTurn("engine_starts", "long"))
-    assert both.grows(DeviceTurn("trainer_trains", "trainer")) and not both.grows(
-        DeviceTurn("trainer_offloads", "trainer")
+    assert not both.could(DeviceTransition("engine_starts", "short")) and both.could(
+        DeviceTransition("engine_starts", "long")
     )
-    assert not both.grows(DeviceTurn("trainer_loads", "trainer")), "it is loaded"
+    assert both.grows(DeviceTransition("trainer_trains", "trainer")) and not both.grows(
+        DeviceTransition("trainer_offloads", "trainer")
+    )
+    assert not both.grows(DeviceTransition("trainer_loads", "trainer")), "it is loaded"
     assert both.places == {"short": ["GPU 0", "GPU 1"], "long": ["GPU 0"], "trainer": ["GPU 0", "GPU 1"]}
     assert both.beside["long"] == {"short", "trainer"}
 
@@ -149,7 +151,7 @@ def test_engines_and_trainers_that_fit_side_by_side_take_no_turns():
     device = DeviceLedger([Device("GPU 0", 100.0, [small, large, trainer], always, 100.0)], states)
     assert device.beside == {"s": {"l"}, "l": {"s", "trainer"}, "trainer": {"l"}}
     moves, held = step_moves(device, "trainer", ["s"])
-    assert [move.turn for move in moves] == [("trainer_trains", "trainer")] and device.states["s"] == "awake"
+    assert [move.transition for move in moves] == [("trainer_trains", "trainer")] and device.states["s"] == "awake"
     assert held["train"] == {"all": 60.0, "engine_weights": 10.0, KV_CACHE: 10.0, "asleep": 10.0}
     assert not Device("GPU 0", 90.0, [small, trainer], always, 90.0).in_turns(small, trainer), "to the byte"
     beside_another = Device("GPU 0", 90.0, [small, trainer, other], always, 90.0)
@@ -159,14 +161,16 @@ def test_engines_and_trainers_that_fit_side_by_side_take_no_turns():
 
 def test_a_refusal_says_why_turns_cannot_be_taken_and_changes_nothing():
     both = DeviceLedger([Device("GPU 0", 80.0, [SHORT, TRAINER])])
-    refused = both.refusal([DeviceTurn("trainer_starts", "trainer"), DeviceTurn("engine_starts", "short")])
+    refused = both.refusal([DeviceTransition("trainer_starts", "trainer"), DeviceTransition("engine_starts", "short")])
     assert isinstance(refused, OutOfMemory) and "for short" in str(refused)
-    assert set(both.states.values()) == {"absent"} and both.refusal([DeviceTurn("engine_starts", "short")]) is None
+    assert (
+        set(both.states.values()) == {"absent"} and both.refusal([DeviceTransition("engine_starts", "short")]) is None
+    )
 
 
 sizes = st.floats(0, 50)
 parts = st.fixed_dictionaries({"engine_weights": sizes, KV_CACHE: sizes})
-turns = st.builds(DeviceTurn, st.sampled_from(sorted(EVENTS)), st.sampled_from(["short", "long", "trainer"]))
+turns = st.builds(DeviceTransition, st.sampled_from(sorted(EVENTS)), st.sampled_from(["short", "long", "trainer"]))
 
 
 @given(parts, parts, sizes, sizes, sizes, sizes, st.floats(0, 150), st.lists(turns, max_size=30))
@@ -177,7 +181,7 @@ def test_no_order_that_is_taken_exceeds_the_capacity(short, long, parameters, mo
         before, fits = dict(ledger.states), ledger.could(turn)
         try:
             ledger.take(turn)
-        except (OutOfMemory, WrongTurn):
+        except (OutOfMemory, WrongTransition):
             assert not fits and ledger.states == before
         else:
             assert fits
@@ -213,7 +217,7 @@ def test_whether_turns_could_be_taken_is_asked_without_a_trace():
     ledger = devices([SHORT, TRAINER], [LONG, TRAINER], capacity=90.0)
     take(ledger, [("trainer_starts", "trainer"), ("trainer_offloads", "trainer"), ("engine_starts", "short")])
     before = dict(ledger.states)
-    fits, too_much = DeviceTurn("engine_starts", "long"), DeviceTurn("trainer_loads", "trainer")
+    fits, too_much = DeviceTransition("engine_starts", "long"), DeviceTransition("trainer_loads", "trainer")
     assert ledger.could(fits) and not ledger.could(fits, too_much)
-    assert not ledger.could(DeviceTurn("engine_sleeps", "long")), "it is absent"
+    assert not ledger.could(DeviceTransition("engine_sleeps", "long")), "it is absent"
     assert ledger.states == before

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.rounds.device_ledger import KV_CACHE, DeviceTurn, Holder, engine_holder, trainer_holder
+from rlplan.rounds.device_ledger import KV_CACHE, DeviceTransition, Holder, engine_holder, trainer_holder
 from rlplan.rounds.step_order import (
     to_decoding,
     to_giving,
@@ -238,7 +238,7 @@ def test_moments_in_host_memory_cross_no_link_in_a_switch():
 def test_jobs_of_a_group_never_hold_a_device_at_once(jobs, turns, dead):
     members = [job() for _ in range(jobs)]
     if dead is not None:
-        members[0].take(DeviceTurn("trainer_ends" if dead == "trainer" else "engine_ends", dead))
+        members[0].take(DeviceTransition("trainer_ends" if dead == "trainer" else "engine_ends", dead))
     for number, phase in turns:
         own = members[number % jobs]
         if phase == "rollout":

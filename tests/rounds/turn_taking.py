@@ -6,7 +6,7 @@ from rlplan.rounds.device_ledger import (
     PARAMETERS,
     Device,
     DeviceLedger,
-    DeviceTurn,
+    DeviceTransition,
     engine_holder,
     trainer_holder,
 )
@@ -29,7 +29,7 @@ def take(ledger, turns):
     """Take turns; at no time is more held than there is. Returns each event with its holder."""
     taken = []
     for event, holder in turns:
-        ledger.take(DeviceTurn(event, holder))
+        ledger.take(DeviceTransition(event, holder))
         ledger.check_invariants()
         taken.append((event, holder))
     return taken

@@ -1,1 +1,1 @@
-"""What the turns of a co-execution group took: its journal, the figures of its report, its jobs beside their bounds."""
+"""What the phases of a co-execution group took: its journal, its report, and its jobs compared with their bounds."""

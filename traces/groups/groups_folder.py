@@ -1,8 +1,8 @@
-"""The folder of groups that are executed: where each group and each job is kept, and what its journal of moves says:
-the plan that was applied last with its moves, alarms, and the re-plan that waits.
+"""The folder of groups that are executed: the folders of groups and jobs, and the journal of moves with the plan that
+was applied last, alarms, and the re-plan that waits.
 
-Of one group, started with --group, the folder is the group's own: it has the journal of turns, and a folder for each
-job. Of all groups of a plan it has such a folder for each group, by the group's id.
+If one group was started alone (--group), the folder is its own: it has the group's journal, and a folder for each job.
+If all groups of a plan were started, it has such a folder for each group, by the group's id.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.fault_lines import GROUP_ID_PATTERN
 from ..trace import TraceError, read_trace
-from .group_turns import TURNS
+from .group_journal import GROUP_JOURNAL
 
 MOVES = "moves.jsonl"
-"""The journal of plans that were applied and of the moves that they took, in the folder of all groups."""
+"""The journal of plans that were applied and of their moves, in the folder of all groups."""
 
 REQUESTS = ".apply-*.json"
-"""What `rlplan apply` asks of the process that runs the groups, a file for each request."""
+"""Requests of `rlplan apply` to the process that runs the groups, a file for each."""
 
 
 def requests(out: Path) -> list[Path]:
@@ -36,7 +36,7 @@ def request_file(out: Path, request_id: str) -> Path:
 
 
 def group_folders(out: Path) -> dict[str, Path]:
-    """The folders of the groups that have a journal of turns, by id, in the order of their numbers."""
+    """The folders of the groups that have a journal, by id, in the order of their numbers."""
     if (own := _group_of(out)) is not None:
         return {own: out}
     return {child.name: child for child in _children(out) if _group_of(child) is not None}
@@ -66,10 +66,10 @@ def _number(folder: Path) -> tuple[int, str]:
 
 def _group_of(folder: Path) -> str | None:
     """The id of the group whose journal is in a folder; a damaged one is named by its folder."""
-    if not (folder / TURNS).is_file():
+    if not (folder / GROUP_JOURNAL).is_file():
         return None
     try:
-        first = next(iter(read_trace(folder / TURNS)), None)
+        first = next(iter(read_trace(folder / GROUP_JOURNAL)), None)
     except TraceError:
         return folder.name
     return folder.name if first is None else str(first.get("group", folder.name))
@@ -88,23 +88,23 @@ def moves_of(out: Path) -> dict[str, Any] | None:
 
 
 def last_moves(events: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """What `moves_of` tells, from the events of the journal."""
-    told: dict[str, Any] | None = None
+    """The result of `moves_of`, from the events of the journal."""
+    plan: dict[str, Any] | None = None
     for event in events:
         if event["event"] == "wanted":
             moves = [{**move, "state": "to do"} for move in event["moves"]]
-            told = {key: event[key] for key in ("id", "plan", "sha256")} | {"state": "under way", "moves": moves}
-        elif told is None or event.get("id") != told["id"]:
+            plan = {key: event[key] for key in ("id", "plan", "sha256")} | {"state": "under way", "moves": moves}
+        elif plan is None or event.get("id") != plan["id"]:
             continue
-        elif event["event"] == "refused":  # its driver ended before it had taken the plan over
-            told = None
+        elif event["event"] == "refused":  # its driver ended before the plan was the running one
+            plan = None
         else:
-            _add(told, event)
-    return told
+            _add(plan, event)
+    return plan
 
 
 SETTLED = ("made", "ended", "failed")
-"""States of a move in which nothing is left to do for it."""
+"""States of a move that is finished."""
 
 _STATES = {
     "drain": "stopping", "out": "stopped", "enter": "starting", "short": "lacks nodes", "in": "made", "ended": "ended",
@@ -112,23 +112,23 @@ _STATES = {
 }  # fmt: skip
 
 
-def _add(told: dict[str, Any], event: dict[str, Any]) -> None:
-    """Take an event of a plan's moves."""
+def _add(plan: dict[str, Any], event: dict[str, Any]) -> None:
+    """Update a plan and its moves by an event."""
     what = event["event"]
     if what in ("applied", "stopped", "resumed"):
-        told["state"] = {"applied": "applied", "stopped": "stopped", "resumed": "under way"}[what]
+        plan["state"] = {"applied": "applied", "stopped": "stopped", "resumed": "under way"}[what]
         if what == "applied":
-            told["seconds"] = event["seconds"]
+            plan["seconds"] = event["seconds"]
         return
-    for move in told["moves"]:
+    for move in plan["moves"]:
         if move["job"] == event["job"]:
             move["state"] = "made" if what == "out" and move["to_group"] is None else _STATES[what]
             move |= {key: event[key] for key in ("drain_s", "start_s", "outage_s", "reason") if key in event}
 
 
 def bounds_of(out: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
-    """By job what was told of its bound last (`alarm`, `broken`; absent if it is kept), and the re-plan that was
-    proposed last (`plan`, `moves`, `price_s`, `applies`, `reason`), None if none was since a plan was applied.
+    """By job the last report on its bound (`alarm`, `broken`; absent if it is kept), and the re-plan that was proposed
+    since the last plan was applied (`plan`, `moves`, `price_s`, `applies`, `reason`), or None.
 
     Raises InputError if the journal is damaged.
     """
@@ -163,8 +163,7 @@ def was_asked_to_change(group: Path) -> bool:
 
 @contextlib.contextmanager
 def move_events(out: Path) -> Iterator[list[dict[str, Any]]]:
-    """The journal's events. Raises InputError if it is damaged, also for an event that turns out within the block to
-    lack something."""
+    """The journal's events. Raises InputError if it is damaged, or if an event turns out to lack a key in the block."""
     path = out / MOVES
     try:
         yield list(read_trace(path)) if path.is_file() else []

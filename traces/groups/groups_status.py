@@ -1,6 +1,6 @@
-"""What groups that are executed do now, read from their files: jobs, permits, slowdowns beside bounds, moves.
+"""The state of groups that are executed, read from their files: jobs, permits, slowdowns and bounds, moves.
 
-Nothing is asked of a process, so that it can be read from any host that sees the folder, and of groups that ended.
+No process is asked, so it works on any host that sees the folder, and for groups that have ended.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from typing import Any
 
 from ...plans.yaml.errors import InputError
 from ..run_log import LOCK
+from .group_journal import GroupJournal, load_journal
 from .group_report import group_report
-from .group_turns import GroupTurns, turns_of
 from .groups_folder import bounds_of, group_folders, moves_of
 
 
 def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
     """The state of the groups in a folder; `now_s`: seconds since 1970, None: now.
 
-    `running`: whether a driver runs them. Of each group: `held`, the turns that run, each with its job, phase, units
-    and `for_s`. Of each job: its group; `state`, what it does (`rollout`, `train`, `waits` for its turn, `paused`,
-    `starting`, `ended`, `stopped` where no driver runs, or that of its move, see `moves_of`); `waits_for`, jobs that it
-    lets go first although its nodes are free; `steps`, `starts`, `slowdown`, `slo` and `keeps` as in the report
-    (group_report.py); `bound`, what the driver told of it last (`alarm`, `broken`; None: nothing). `moves`: of the plan
-    that was applied last (`moves_of`), None if none was. `proposed`: the re-plan that waits to be applied, None if none
-    does.
+    `running`: whether a driver runs them. Of each group: `held`, the phases that run, each with its job, phase, units
+    and `for_s`. Of each job: its group; `state`: `rollout`, `train`, `waits` for a permit, `paused`, `starting`,
+    `ended`, `stopped` if no driver runs, or the state of its move (`moves_of`); `waits_for`, jobs for which it waits
+    although its nodes are free; `steps`, `starts`, `slowdown`, `slo` and `keeps` as in the report (group_report.py);
+    `bound`, the driver's last report on it (`alarm`, `broken`; None: none). `moves`: of the plan that was applied last
+    (`moves_of`), or None. `proposed`: the re-plan that waits to be applied, or None.
 
     Raises InputError if the folder holds no groups, or is damaged.
     """
@@ -38,19 +37,19 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
     groups: dict[str, Any] = {}
     jobs: dict[str, Any] = {}
     for key, folder in folders.items():
-        turns = turns_of(folder)
-        report = group_report(folder, turns)
-        held = _held(turns, now_s) if running else []
-        groups[key] = {"rule": turns.rule, "jobs": list(turns.seated), "held": held}
-        phases = {turn["job"]: turn["phase"] for turn in held}
+        journal = load_journal(folder)
+        report = group_report(folder, journal)
+        held = _held(journal, now_s) if running else []
+        groups[key] = {"rule": journal.rule, "jobs": list(journal.members), "held": held}
+        phases = {phase["job"]: phase["phase"] for phase in held}
         leaving = {name: row for name, row in report["left"].items() if row["still_there"]}
         for name, row in {**leaving, **report["jobs"]}.items():
-            if name in jobs and name not in turns.seated:
-                continue  # it is still in the group that it is to leave
+            if name in jobs and name not in journal.members:
+                continue  # it has not yet left its old group
             jobs[name] = {
                 "group": key,
-                "state": _state(turns, name, phases, running),
-                "waits_for": turns.waits_for.get(name, []) if running and name not in phases else [],
+                "state": _state(journal, name, phases, running),
+                "waits_for": journal.waits_for.get(name, []) if running and name not in phases else [],
                 **{what: row.get(what) for what in _FIGURES},
             }
     bounds, proposed = bounds_of(out)
@@ -71,34 +70,34 @@ def groups_status(out: Path, now_s: float | None = None) -> dict[str, Any]:
 
 
 _FIGURES = ("steps", "starts", "slowdown", "slowdown_predicted", "slo", "keeps")
-"""What the report says of a job; of one that is to leave, only the first two."""
+"""Figures of a job in the report; of a job that leaves, only the first two."""
 
 
-def _held(turns: GroupTurns, now_s: float) -> list[dict[str, Any]]:
-    """The turns that run."""
-    since_s = now_s - turns.began_s
+def _held(journal: GroupJournal, now_s: float) -> list[dict[str, Any]]:
+    """The phases that run."""
+    since_s = now_s - journal.began_s
     return [
         {
             "job": job,
-            "phase": turn["phase"],
-            "units": turn["units"],
-            "for_s": round(max(0.0, since_s - turn["begun_s"]), 3),
+            "phase": phase["phase"],
+            "units": phase["units"],
+            "for_s": round(max(0.0, since_s - phase["begun_s"]), 3),
         }
-        for job, turn in turns.running.items()
-        if turn["units"]
+        for job, phase in journal.running.items()
+        if phase["units"]
     ]
 
 
-def _state(turns: GroupTurns, name: str, phases: dict[str, str], running: bool) -> str:
+def _state(journal: GroupJournal, name: str, phases: dict[str, str], running: bool) -> str:
     if name in phases:
         return phases[name]
-    if name not in turns.seated:
+    if name not in journal.members:
         return "ended"
     if not running:
         return "stopped"
-    if name in turns.running:
+    if name in journal.running:
         return "paused"
-    return "starting" if name in turns.absent else "waits"
+    return "starting" if name in journal.absent else "waits"
 
 
 def driver_runs(out: Path) -> bool:

@@ -4,7 +4,7 @@ pass sums over all of them.
 Rank = (dp_rank * sp + sp_rank) * tp + tp_rank: the ranks of a tensor-parallel group are neighbours, as they exchange
 most. This is the order of transformers' mesh (fsdp, tp), whose fsdp ranks are our dp x sp ranks. Where there are copies
 of the states, the first dp x sp / state_copies of these share out the first one, and so on: neighbours, too, which are
-on one node if they divide its devices (executor/placement/seats.py).
+on one node if they divide its devices (executor/placement/run_placement.py).
 
 Partial gradients are summed once, after the last micro-batch of a step. Of parameters that tensor-parallel ranks hold
 whole while each sees a share of the heads, norms of heads, transformers (5.19) sums gradients over the ranks in a hook

@@ -26,7 +26,7 @@ class WayPair:
     """One way for each phase of a job. Pairs are (rollout, train)."""
 
     job: str
-    ways: tuple[int, int]
+    options: tuple[int, int]
     pools: tuple[str, str]
     nodes: tuple[int, int]
     slots: tuple[int, int]
@@ -48,15 +48,15 @@ def job_placements(job: GroupJob, node_types: NodeTypes, rules: Rules) -> list[W
     pace_s = slowdown_bound(job, rules) * job.solo_s
     placements = []
     for r, t in job.pairs():
-        ways = rollout, train = job.rollout[r], job.train[t]
+        options = rollout, train = job.rollout[r], job.train[t]
         if (r or t) and rollout.mean_s + train.mean_s > pace_s:
             continue
-        if any(way.state_bytes >= node_types[way.pool].host_memory_bytes for way in ways):
+        if any(option.state_bytes >= node_types[option.pool].host_memory_bytes for option in options):
             continue
         # Units of a rollout that its tail can do without are certainly held only until then.
         share = [
-            held * way.mean_s / pace_s * way.slots / node_types[way.pool].slots
-            for held, way in zip((1.0 - tail_freed(job, r, rules), 1.0), ways, strict=True)
+            held * option.mean_s / pace_s * option.slots / node_types[option.pool].slots
+            for held, option in zip((1.0 - tail_freed(job, r, rules), 1.0), options, strict=True)
         ]
         placements.append(
             WayPair(
@@ -71,7 +71,7 @@ def job_placements(job: GroupJob, node_types: NodeTypes, rules: Rules) -> list[W
         )
     kept = [p for p in placements if not any(_dominates(rival, p, job) for rival in placements if rival is not p)]
     price = {pool: node_type.usd_per_hour for pool, node_type in node_types.items()}
-    return sorted(kept, key=lambda p: (p.fluid_usd_per_hour(price), p.ways))
+    return sorted(kept, key=lambda p: (p.fluid_usd_per_hour(price), p.options))
 
 
 def _dominates(a: WayPair, b: WayPair, job: GroupJob) -> bool:
@@ -79,12 +79,12 @@ def _dominates(a: WayPair, b: WayPair, job: GroupJob) -> bool:
         seconds = tuple(share / slots for share, slots in zip(placement.share, placement.slots, strict=True))
         of_point: tuple[float, ...] = ()
         if job.points:  # their tails and spreads differ too
-            way, spread = placement.ways[0], job.spread_at(placement.ways[0])
-            of_point = job.rollout[way].mean_s, sum((r - 1.0) ** 2 for r, _ in spread)
+            option, spread = placement.options[0], job.spread_at(placement.options[0])
+            of_point = job.rollout[option].mean_s, sum((r - 1.0) ** 2 for r, _ in spread)
         return (*placement.nodes, *placement.slots, *seconds, *placement.state_bytes, *of_point)
 
     less = all(x <= y for x, y in zip(needs(a), needs(b), strict=True))
-    return a.pools == b.pools and less and (needs(a) != needs(b) or a.ways < b.ways)
+    return a.pools == b.pools and less and (needs(a) != needs(b) or a.options < b.options)
 
 
 def placements_within(job: GroupJob, node_types: NodeTypes, rules: Rules) -> list[WayPair]:
@@ -92,7 +92,7 @@ def placements_within(job: GroupJob, node_types: NodeTypes, rules: Rules) -> lis
     placements = job_placements(job, node_types, rules)
     if not placements:
         need = min(
-            max(way.state_bytes / node_types[way.pool].host_memory_bytes for way in (r, t))
+            max(option.state_bytes / node_types[option.pool].host_memory_bytes for option in (r, t))
             for r, t in ((job.rollout[r], job.train[t]) for r, t in job.pairs())
         )
         raise Infeasible(
@@ -173,7 +173,7 @@ def attach(
             here = [unit for unit, n in enumerate(node_of) if n == node]
             units += sorted(here, key=lambda unit: (held[unit], unit not in rollout_units, unit))[:slots]
         taken.append(tuple(sorted(units)))
-    return group.with_pin(Pin(placement.job, placement.ways[0], taken[0], placement.ways[1], taken[1]))
+    return group.with_pin(Pin(placement.job, placement.options[0], taken[0], placement.options[1], taken[1]))
 
 
 def built(

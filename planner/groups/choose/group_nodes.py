@@ -119,7 +119,7 @@ def _first_of_each(alike: Sequence[Sequence[int]], count: int) -> Iterator[tuple
 def pinned(
     group: Group,
     name: str,
-    ways: tuple[int, int],
+    options: tuple[int, int],
     rollout_nodes: Iterable[int],
     train_nodes: Iterable[int],
     node_types: NodeTypes,
@@ -130,19 +130,19 @@ def pinned(
         tuple(unit for unit, node in enumerate(node_of) if node in nodes)
         for nodes in (set(rollout_nodes), set(train_nodes))
     )
-    return group.with_pin(Pin(name, ways[0], rollout_units, ways[1], train_units))
+    return group.with_pin(Pin(name, options[0], rollout_units, options[1], train_units))
 
 
-def solo_group(job: GroupJob, node_types: NodeTypes, ways: tuple[int, int] = (0, 0)) -> Group:
+def solo_group(job: GroupJob, node_types: NodeTypes, options: tuple[int, int] = (0, 0)) -> Group:
     """A group of the job's own: nodes for its rollout, and nodes for its training unless both ways are of one pool."""
-    rollout, train = job.rollout[ways[0]], job.train[ways[1]]
+    rollout, train = job.rollout[options[0]], job.train[options[1]]
     empty = Group((), ())
     if rollout.pool == train.pool:
         group, nodes = grow(empty, [train.pool] * max(rollout.nodes, train.nodes), node_types)
-        return pinned(group, job.name, ways, nodes[: rollout.nodes], nodes[: train.nodes], node_types)
+        return pinned(group, job.name, options, nodes[: rollout.nodes], nodes[: train.nodes], node_types)
     group, nodes = grow(empty, [rollout.pool] * rollout.nodes + [train.pool] * train.nodes, node_types)
     on_rollout = [node for node in nodes if group.nodes[node] == rollout.pool]
-    return pinned(group, job.name, ways, on_rollout, set(nodes) - set(on_rollout), node_types)
+    return pinned(group, job.name, options, on_rollout, set(nodes) - set(on_rollout), node_types)
 
 
 def resident_bytes(group: Group, jobs: Jobs, node_types: NodeTypes) -> list[float]:
@@ -151,9 +151,9 @@ def resident_bytes(group: Group, jobs: Jobs, node_types: NodeTypes) -> list[floa
     node_of = node_of_units(group, node_types)
     for pin in group.pins:
         job = jobs[pin.job]
-        for way, units in ((job.rollout[pin.rollout], pin.rollout_units), (job.train[pin.train], pin.train_units)):
+        for option, units in ((job.rollout[pin.rollout], pin.rollout_units), (job.train[pin.train], pin.train_units)):
             for node in {node_of[unit] for unit in units}:
-                total[node] += way.state_bytes
+                total[node] += option.state_bytes
     return total
 
 

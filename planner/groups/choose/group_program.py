@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ....plans.schema.workload import Objective
 from ....plans.yaml.errors import Infeasible
 from ..inputs.group_model import Group, GroupJob, NodeTypes, Rules, nodes_short, slowdown_bound
-from ..simulate.slowdowns import units_per_hour
+from ..simulate.slowdowns import training_per_hour
 from .group_columns import GroupColumn, fluid_bound, placed_solo
 from .group_search import ROUNDING, GroupSearch, Relaxation, choose, nearest
 from .group_solution import PLAN, GroupSolution, SearchEffort, SolveMemory
@@ -214,7 +214,7 @@ class RatioSearch:
         for m, a, b in group.members:
             placement = table.placements[m]
             job = jobs[placement.job]
-            fastest_s = job.rollout[placement.ways[0]].mean_s + job.train[placement.ways[1]].mean_s
+            fastest_s = job.rollout[placement.options[0]].mean_s + job.train[placement.options[1]].mean_s
             pace_s = slowdown_bound(job, rules) * job.solo_s
             busy_s = [pace_s * (placement.share[0] * (n in a) + placement.share[1] * (n in b)) for n in range(nodes)]
             members.append((self.solo[placement.job] * job.solo_s, fastest_s, busy_s))
@@ -238,7 +238,7 @@ class RatioSearch:
         """Units an hour that the job's fastest ways do more than its reference, which no group can beat."""
         job = self.search.jobs[name]
         fastest_s = min(
-            job.rollout[p.ways[0]].mean_s + job.train[p.ways[1]].mean_s for p in self.search.placements_of[name]
+            job.rollout[p.options[0]].mean_s + job.train[p.options[1]].mean_s for p in self.search.placements_of[name]
         )
         return self.solo[name] * max(0.0, job.solo_s / fastest_s - 1.0)
 
@@ -289,7 +289,7 @@ def _finish(search: GroupSearch, bound: float, previous: Sequence[Group], object
     groups = tuple(sorted((c.group for c in chosen), key=lambda g: g.pins[0].job))
     usd = sum(group.usd_per_hour(search.node_types) for group in groups)
     slow = {name: s for group in groups for name, s in search.checker.slowdowns(group, search.jobs).items()}
-    per_unit = usd / units_per_hour(slow, search.jobs, search.node_types)
+    per_unit = usd / training_per_hour(slow, search.jobs, search.node_types)
     reached, least = (usd, bound) if unit is None else (per_unit, min(unit.bound, per_unit))
     gap = 0.0 if reached - least <= ROUNDING * reached else (reached - least) / reached
     universe = (

@@ -99,9 +99,9 @@ def packings(group: Group, job: GroupJob, node_types: NodeTypes) -> Iterator[tup
     """
     rollout, pool = job.rollout[0], job.train[0].pool
     width = group.nodes.count(pool)
-    ways = [t for r, t in job.pairs() if r == 0]
-    way = next((t for t in ways if job.train[t].pool == pool and job.train[t].nodes == width), None)
-    if way is None:
+    options = [t for r, t in job.pairs() if r == 0]
+    option = next((t for t in options if job.train[t].pool == pool and job.train[t].nodes == width), None)
+    if option is None:
         return
     for new in range(rollout.nodes + 1):
         grown, added = grow(group, [rollout.pool] * new, node_types)
@@ -110,7 +110,7 @@ def packings(group: Group, job: GroupJob, node_types: NodeTypes) -> Iterator[tup
         for kept in node_choices(grown, old, rollout.nodes - new, node_types):
             yield (
                 new * node_types[rollout.pool].usd_per_hour,
-                pinned(grown, job.name, (0, way), (*kept, *added), on_train, node_types),
+                pinned(grown, job.name, (0, option), (*kept, *added), on_train, node_types),
             )
 
 

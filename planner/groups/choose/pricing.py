@@ -71,7 +71,7 @@ def placement_table(placements_of: Mapping[str, Sequence[WayPair]], node_types: 
 
 
 def _id(placement: WayPair) -> np.uint64:
-    return np.uint64(int.from_bytes(blake2b(repr((placement.job, placement.ways)).encode(), digest_size=8).digest()))
+    return np.uint64(int.from_bytes(blake2b(repr((placement.job, placement.options)).encode(), digest_size=8).digest()))
 
 
 @dataclass(frozen=True)

@@ -1,2 +1,1 @@
-"""What is to be placed, and where: jobs with their ways, node types and rules, node capacity, and the groups that
-run."""
+"""What is to be placed, and where: jobs with their options, node types, rules, node capacity, and running groups."""

@@ -1,11 +1,11 @@
 """Jobs, node types and co-execution groups, as the group planner sees them.
 
-Vocabulary: a *way* is one manner to run a phase (pool, width, seconds, resident bytes). A job's first ways are its
-reference: it runs by them solo, and its slowdown is measured against them. A node is cut into `slots` equal parts; a
-*unit* is one slot of one node of a group, the smallest thing that a permit is given for.
+An *option* of a phase is a pool, a width, seconds and resident bytes with which it can run (a `way` in documents). A
+job's first options are its reference: it runs by them alone, and its slowdown is relative to them. A node has `slots`
+equal parts; a *unit* is one slot of one node of a group, the least for which a permit is given.
 
-Invariants of a group: every job of it has exactly one pin; a pin's units are as many as its ways ask for, a way's
-units lie in nodes of the way's pool; units are numbered node by node in the order of `Group.nodes`.
+Invariants of a group: each job has exactly one pin; a pin has as many units as its options need, in nodes of their
+pools; units are numbered node by node in the order of `Group.nodes`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from dataclasses import dataclass, field, replace
 from ....plans.phrases.numbers import count
 from ....plans.yaml.errors import Infeasible
 
-# The state that placing and re-planning start from: which jobs are in the system, and the groups they run in.
-#
 # Group ids are stable: a group keeps its id for as long as it has nodes, and an id says nothing else.
 
 
@@ -50,16 +48,13 @@ def next_id(groups: Mapping[str, Group]) -> str:
     return f"g{1 + max((int(key[1:]) for key in groups), default=0):06d}"
 
 
-# Node capacity: whether a cluster can hold a workload at all, what groups take of each pool, which pool is short.
-#
-# The needs are proven: whatever shares what, a pool's nodes must have the time that its jobs' phases take at the
-# slowest pace that their bounds allow, and the memory for all states that are pinned to it; and a job's nodes must
-# exist at once.
+# Node capacity. A shortage is proven: however jobs are grouped, a pool's nodes must have the time that its jobs' phases
+# take at the slowest pace that their bounds allow, and the memory for all states that are pinned to it.
 
 
 @dataclass(frozen=True)
 class Shortage:
-    """A pool that is certainly too small: it needs at least `needed` nodes, `needed_for` what."""
+    """A pool that is certainly too small: it needs at least `needed` nodes; `needed_for` says why."""
 
     pool: str
     needed_for: str
@@ -73,8 +68,8 @@ class Shortage:
 
 
 def shortages(jobs: Jobs, node_types: NodeTypes, rules: Rules) -> list[Shortage]:
-    """Pools that are certainly too small, the one that is short of most nodes first. A phase that could run elsewhere
-    is not counted, so an empty list proves nothing."""
+    """Pools that are certainly too small, the one that lacks most nodes first. A phase that could run in several pools
+    does not count, so an empty list proves nothing."""
     shorts = []
     for pool, node_type in sorted(node_types.items()):
         if node_type.limit is None:
@@ -82,15 +77,16 @@ def shortages(jobs: Jobs, node_types: NodeTypes, rules: Rules) -> list[Shortage]
         time = memory = 0.0
         for _, job in sorted(jobs.items()):
             pace_s = slowdown_bound(job, rules) * job.solo_s
-            for ways in (job.rollout, job.train):
-                if any(way.pool != pool for way in ways):
+            for options in (job.rollout, job.train):
+                if any(option.pool != pool for option in options):
                     continue
-                tails = [job.tail_at(n) if ways is job.rollout else 0.0 for n in range(len(ways))]
+                tails = [job.tail_at(n) if options is job.rollout else 0.0 for n in range(len(options))]
                 held_s = (
-                    _nodes_held(way, node_type, tail, rules) * way.mean_s for way, tail in zip(ways, tails, strict=True)
+                    _nodes_held(option, node_type, tail, rules) * option.mean_s
+                    for option, tail in zip(options, tails, strict=True)
                 )
                 time += min(held_s) / pace_s
-                memory += min(way.nodes * way.state_bytes for way in ways) / node_type.host_memory_bytes
+                memory += min(option.nodes * option.state_bytes for option in options) / node_type.host_memory_bytes
         for needed_for, needed in (
             ("even if every job is as slow as its slo allows", time),
             ("for the states of sleeping jobs in host memory", memory),
@@ -100,10 +96,10 @@ def shortages(jobs: Jobs, node_types: NodeTypes, rules: Rules) -> list[Shortage]
     return sorted(shorts, key=lambda s: (s.limit - s.needed, s.pool, s.needed_for))
 
 
-def _nodes_held(way: PhaseWay, node_type: NodeType, tail_share: float, rules: Rules) -> float:
-    """Mean nodes that a phase holds while it runs: slots count as parts of a node, and units that a tail gives back
-    count only until the tail begins."""
-    units = way.nodes * way.slots
+def _nodes_held(option: PhaseOption, node_type: NodeType, tail_share: float, rules: Rules) -> float:
+    """Mean nodes that a phase holds while it runs: a slot is a part of a node, and units that a tail gives back count
+    until the tail begins."""
+    units = option.nodes * option.slots
     kept = math.ceil(rules.tail_keep * units) if rules.tail_keep else units
     return (units - tail_share * (units - kept)) / node_type.slots
 
@@ -143,11 +139,11 @@ class NodeType:
     usd_per_hour: float
     host_memory_bytes: float
     slots: int = 1
-    """Parts that a node can be cut into for sub-node pinning; 1: whole nodes only."""
+    """Equal parts of a node that can be pinned by themselves; 1: whole nodes only."""
     limit: int | None = None
     """Nodes of the pool; None: as many as are paid for."""
     host_cores: bool = False
-    """Whether its accelerators are host cores, on which the start of a job computes too."""
+    """Whether its accelerators are host cores, which the start of a job uses, too."""
 
 
 NodeTypes = Mapping[str, NodeType]
@@ -155,8 +151,8 @@ NodeTypes = Mapping[str, NodeType]
 
 
 @dataclass(frozen=True)
-class PhaseWay:
-    """One way to run a phase of a job."""
+class PhaseOption:
+    """One option to run a phase of a job."""
 
     pool: str
     nodes: int
@@ -166,13 +162,13 @@ class PhaseWay:
     mean_s: float
     """Mean seconds of the phase solo on these units, with warm state, and the weight transfer if the SLO counts it."""
     state_bytes: float
-    """Host memory per node that the resident state takes between turns."""
+    """Host memory per node of the state between two runs of the phase."""
     warm_s: float = 0.0
-    """Seconds to load that state into the accelerators, paid at the start of a turn unless the job had the last one."""
+    """Seconds to load that state into the accelerators, when the phase starts after one of another job."""
     resume_s: float | None = None
-    """Seconds lost, beside the warm switch, when multi_rate puts a turn aside for a more urgent one (training: a
-    micro-batch and the gradients' way to host memory; rollout: the KV cache's way, or its recomputation); None: never.
-    """
+    """Seconds lost, beside the warm switch, when multi_rate pauses the phase for a more urgent one (training: a
+    micro-batch, and the copy of gradients to host memory; rollout: the copy of the KV cache, or its recomputation);
+    None: it is never paused."""
 
 
 Spread = tuple[tuple[float, float], ...]
@@ -181,7 +177,7 @@ Spread = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class PhasesPoint:
-    """A plan of a job on so many nodes, whose ways have its number: one point of the job's front."""
+    """A plan of a job on some number of nodes: one point of the job's front. Its number is that of its options."""
 
     name: str
     """Its nodes and its mode, as in `2+1-exact`."""
@@ -198,39 +194,39 @@ class GroupJob:
     name: str
     slo: float
     """Bound on slowdown, >= 1: mean iteration seconds in the group over `solo_s`."""
-    rollout: tuple[PhaseWay, ...]
-    train: tuple[PhaseWay, ...]
+    rollout: tuple[PhaseOption, ...]
+    train: tuple[PhaseOption, ...]
     spread: Spread = ()
     cold_s: float = 0.0
     """Seconds from nothing to the first phase on nodes that hold no state of the job: the price of moving it."""
     tail_share: float = 0.0
-    """Last share of a rollout's seconds that few sequences need, so that few units can do it (migration)."""
+    """Share of a rollout's seconds, at its end, in which so few sequences run that few units suffice (migration)."""
     tail_finished: float = 0.8
     """Share of a round's samples that have ended when these seconds begin (RollMux, arXiv 2512.11306, section 4.3)."""
     points: tuple[PhasesPoint, ...] = ()
-    """Where the job is planned for several numbers of nodes: of each plan, whose rollout way goes with its train way
-    only; the first is that of the reference. Empty: each rollout way goes with each train way."""
+    """The plans of a job that is planned for several numbers of nodes, the reference first: the rollout option of each
+    goes with its own train option only. Empty: each rollout option goes with each train option."""
 
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """The (rollout, train) ways that go together."""
+        """The (rollout, train) options that go together."""
         for r in range(len(self.rollout)):
             for t in [r] if self.points else range(len(self.train)):
                 yield r, t
 
-    def spread_at(self, way: int) -> Spread:
-        """The spread of iterations by rollout way `way`."""
-        return self.points[way].spread if self.points else self.spread
+    def spread_at(self, option: int) -> Spread:
+        """The spread of iterations by a rollout option."""
+        return self.points[option].spread if self.points else self.spread
 
-    def tail_at(self, way: int) -> float:
-        """The tail's share of a rollout by way `way`."""
-        return self.points[way].tail_share if self.points else self.tail_share
+    def tail_at(self, option: int) -> float:
+        """The tail's share of a rollout by an option."""
+        return self.points[option].tail_share if self.points else self.tail_share
 
     def at_reference(self) -> GroupJob:
         """The job by its reference point only."""
         return replace(self, rollout=self.rollout[:1], train=self.train[:1], points=self.points[:1])
 
     def with_spread(self, spread: Spread) -> GroupJob:
-        """The job with this spread, whatever its ways."""
+        """The job with this spread for all options."""
         return replace(self, spread=spread, points=tuple(replace(point, spread=spread) for point in self.points))
 
     @property
@@ -243,7 +239,7 @@ class GroupJob:
         rollout, train = self.rollout[0], self.train[0]
         if rollout.pool == train.pool:
             return max(rollout.nodes, train.nodes) * node_types[rollout.pool].usd_per_hour
-        return sum(way.nodes * node_types[way.pool].usd_per_hour for way in (rollout, train))
+        return sum(option.nodes * node_types[option.pool].usd_per_hour for option in (rollout, train))
 
 
 Jobs = Mapping[str, GroupJob]
@@ -256,7 +252,7 @@ class Pin:
 
     job: str
     rollout: int
-    """Index of its rollout way."""
+    """Index of its rollout option."""
     rollout_units: tuple[int, ...]
     """Units of the group that its rollout holds, ascending."""
     train: int
@@ -301,7 +297,7 @@ class Rules:
     margin: float = 0.0
     """A job's slowdown must stay this share below its bound's excess: slowdown <= slo - margin * (slo - 1)."""
     quantile: float = 0.95
-    """The slowdown that must obey the bound: of this share of stretches of `stretch` iterations (spread known)."""
+    """Quantile, over stretches of `stretch` iterations, of the slowdown that must keep the bound (spread known)."""
     stretch: int = 20
     interference: float = 0.0
     """Share by which a phase is slower while another job's phase runs in the group (2-10 %, RollMux)."""
@@ -350,8 +346,8 @@ def slowdown_bound(job: GroupJob, rules: Rules) -> float:
     return job.slo - rules.margin * (job.slo - 1.0)
 
 
-def tail_freed(job: GroupJob, way: int, rules: Rules) -> float:
-    """Share of a rollout's seconds by way `way` in which it needs only some of its units: its tail's, unless the units
-    that it keeps are all."""
-    units = job.rollout[way].nodes * job.rollout[way].slots
-    return job.tail_at(way) if rules.tail_keep and math.ceil(rules.tail_keep * units) < units else 0.0
+def tail_freed(job: GroupJob, option: int, rules: Rules) -> float:
+    """Share of a rollout's seconds by an option in which it needs only some of its units: its tail, unless it keeps all
+    of its units."""
+    units = job.rollout[option].nodes * job.rollout[option].slots
+    return job.tail_at(option) if rules.tail_keep and math.ceil(rules.tail_keep * units) < units else 0.0

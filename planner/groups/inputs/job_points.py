@@ -16,7 +16,7 @@ from ....plans.facts.public_models import Architecture
 from ....plans.schema.plan import Plan, load_plan
 from ....plans.schema.predicted import PredictedRound
 from ....plans.yaml.errors import InputError
-from .group_model import GroupJob, NodeTypes, PhasesPoint, PhaseWay
+from .group_model import GroupJob, NodeTypes, PhaseOption, PhasesPoint
 from .phase_seconds import Switch, from_plan
 from .state_memory import PROCESS_BYTES, TRAINED_BYTES, HostCopies, rollout_bytes
 
@@ -66,8 +66,8 @@ def points_there(workload: Path, job: str) -> list[PlannedPoint]:
 
 
 def alone(points: list[PlannedPoint], nodes: Nodes | None) -> PlannedPoint | None:
-    """The point at which the job would run on nodes of its own: of those on `nodes` the fastest, without `nodes` that
-    whose samples cost least. None: there is none."""
+    """The point by which the job would run on nodes of its own: the fastest on `nodes`, or without `nodes` the one with
+    the cheapest samples. None: there is none."""
     if nodes is None:
         return min(points, key=lambda point: (point.usd_per_1k_samples, point.name), default=None)
     on_nodes = [point for point in points if point.nodes == nodes]
@@ -86,7 +86,7 @@ def job_of_points(
     tail_finished: float,
     **fields: float,
 ) -> GroupJob:
-    """The job whose ways are its points, the reference first.
+    """The job whose options are its points, the reference first.
 
     Args:
         per_node: accelerators of a node by pool.
@@ -103,8 +103,10 @@ def job_of_points(
         trained = TRAINED_BYTES * shape.parameters * max(kind.train.state_copies for kind in kinds) / point.nodes[1]
         trainers = trained + per_node[pools[1]] * PROCESS_BYTES
         slots = [node_types[pool].slots for pool in pools]
-        rollout.append(PhaseWay(pools[0], point.nodes[0], slots[0], seconds.rollout_s, engines, switch.rollout_warm_s))
-        train.append(PhaseWay(pools[1], point.nodes[1], slots[1], seconds.train_s, trainers, switch.train_warm_s))
+        rollout.append(
+            PhaseOption(pools[0], point.nodes[0], slots[0], seconds.rollout_s, engines, switch.rollout_warm_s)
+        )
+        train.append(PhaseOption(pools[1], point.nodes[1], slots[1], seconds.train_s, trainers, switch.train_warm_s))
         tail, cores = tail_share(point.plan, tail_finished), planned.reward.all_workers
         of_points.append(PhasesPoint(point.name, seconds.spread, tail, cores))
     return GroupJob(

@@ -1,8 +1,8 @@
-"""Seconds of phases that were measured in running groups, in the place of those that a workload states.
+"""Seconds of phases that were measured in running groups, in place of those that a workload states.
 
-A job was measured on the ways that it runs by. Its other ways take as many times longer or shorter as before, so the
-seconds of its reference follow, and with them the seconds of an iteration alone. What other jobs in the group slowed it
-by, the rules' interference, is taken out again: in a group that is worth its nodes, another's phase runs nearly always.
+A job is measured by the options that it runs by. The ratios between options stay, so the seconds of its reference
+follow, and with them the seconds of an iteration alone. The interference of other jobs is divided out: in a group that
+is worth its nodes, a phase of another job runs nearly always.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ from ....plans.yaml.canonical_form import with_values
 from ....plans.yaml.errors import InputError
 from ....plans.yaml.input_files import read_text
 from ....plans.yaml.yaml_doc import Loc
+from ....traces.groups.group_journal import load_journal
 from ....traces.groups.group_report import PHASES, switches
-from ....traces.groups.group_turns import turns_of
 from ....traces.groups.groups_folder import group_folders
-from .group_model import GroupJob, PhaseWay
+from .group_model import GroupJob, PhaseOption
 from .phase_seconds import PhaseSeconds, from_turns
 from .workload_jobs import Problem
 
-# What a run of co-execution groups says of its jobs' switches: `warm_s` of the phases in their workload.
+# Switches (`warm_s` of the phases in a workload) from a run of groups: seconds that a phase takes longer after another
+# job's, stated by the workload or derived from the model's size (phase_seconds.py). A run measures them in each phase:
+# engines wake, or states come, and later they leave. A switch takes both, since no other job has the devices meanwhile.
 #
-# A workload has the seconds that a turn takes longer after another job's, or they come from the model's size
-# (phase_seconds.py). A run measures them in each turn: engines wake, or states come, and later they leave again.
-# Others have the devices neither meanwhile, so a switch takes both.
-#
-# A phase keeps its seconds where too few turns were measured, and where what was measured differs by no more than its
-# own error, or by less than LEAST_SHARE of the job's iteration, which no choice of groups would show. A job that is
+# A phase keeps its seconds if too few switches were measured, if the difference is within the error of the measurement,
+# or if it is less than LEAST_SHARE of the job's iteration, which would change no choice of groups. A job that is
 # planned with its group keeps them, too: the workload has no phases of it.
 
 FEWEST_TURNS = 5
@@ -46,11 +44,11 @@ class MeasuredSwitch:
     Attributes:
         job: whose.
         phase: `rollout` or `train`.
-        turns: that were measured.
+        turns: phases with a measured switch.
         planned_s: seconds of the plan.
-        measured_s: mean seconds of the run; None without a turn.
-        error_s: by how much that mean may be off (two standard errors); None with fewer than two turns.
-        changes: whether the workload should have what was measured.
+        measured_s: mean seconds of the run; None if none was measured.
+        error_s: error of that mean (two standard errors); None for fewer than two.
+        changes: whether the workload should get the measured seconds.
     """
 
     job: str
@@ -70,14 +68,13 @@ def measured_switches(run: Path, plan: GroupsPlan) -> list[MeasuredSwitch]:
     """
     found = []
     for key, folder in group_folders(run).items():
-        journal = turns_of(folder)
-        turns = journal.turns
+        journal = load_journal(folder)
         if key not in plan.groups:
-            if not journal.seated:  # its jobs have moved away
+            if not journal.members:  # its jobs have moved away
                 continue
             raise InputError(f"runs a group {key}, and the plan has none; name the plan that it runs", str(run))
         for name, member in plan.groups[key].jobs.items():
-            figures = switches(folder / name, member, [turn for turn in turns if turn.job == name])
+            figures = switches(folder / name, member, [span for span in journal.spans if span.job == name])
             found += [
                 _switch(name, phase, figures[phase], member.slowdown.alone_s, member.point is None) for phase in PHASES
             ]
@@ -114,7 +111,7 @@ def tuned_workload(path: Path, switches: Iterable[MeasuredSwitch]) -> str:
 
 
 FEWEST = 5
-"""Iterations below which a job's seconds are those of the workload: a mean of fewer says little."""
+"""Iterations below which a job keeps the seconds of the workload: a mean of fewer is too uncertain."""
 
 SHORTEST_S = 1e-3
 """Shortest seconds of a phase, as the workload document has it."""
@@ -122,7 +119,7 @@ SHORTEST_S = 1e-3
 
 @dataclass(frozen=True)
 class ReferencePhases:
-    """Seconds of a job's phases on its reference; `iterations`: that they are means of."""
+    """Seconds of a job's phases by its reference, means over so many `iterations`."""
 
     seconds: PhaseSeconds
     iterations: int
@@ -140,7 +137,7 @@ def reference_phases(
     """Return the seconds of the jobs' references; jobs with fewer than FEWEST iterations, or none, are left out.
 
     Args:
-        problem: with the ways of the jobs.
+        problem: with the options of the jobs.
         members: by job, where it ran.
         pairs: by job, (rollout, train) seconds of its iterations there.
     """
@@ -151,8 +148,8 @@ def reference_phases(
             continue
         slowed = 1 + problem.rules.interference if len(members) > 1 else 1.0
         factors = [
-            slowed * _factor(ways, pinned.way)
-            for ways, pinned in ((job.rollout, member.rollout), (job.train, member.train))
+            slowed * _factor(options, pinned.way)
+            for options, pinned in ((job.rollout, member.rollout), (job.train, member.train))
         ]
         on_reference = [
             (max(rollout_s / factors[0], SHORTEST_S), max(train_s / factors[1], SHORTEST_S))
@@ -187,10 +184,10 @@ def _measured(job: GroupJob, phases: ReferencePhases) -> GroupJob:
     )
 
 
-def _scaled(ways: tuple[PhaseWay, ...], factor: float) -> tuple[PhaseWay, ...]:
-    return tuple(replace(way, mean_s=way.mean_s * factor) for way in ways)
+def _scaled(options: tuple[PhaseOption, ...], factor: float) -> tuple[PhaseOption, ...]:
+    return tuple(replace(option, mean_s=option.mean_s * factor) for option in options)
 
 
-def _factor(ways: tuple[PhaseWay, ...], index: int) -> float:
-    """Seconds of a way over those of the reference; 1 for a way that the job has no more."""
-    return ways[index].mean_s / ways[0].mean_s if index < len(ways) else 1.0
+def _factor(options: tuple[PhaseOption, ...], index: int) -> float:
+    """Seconds of an option over those of the reference; 1 if the job has no such option any more."""
+    return options[index].mean_s / options[0].mean_s if index < len(options) else 1.0

@@ -111,8 +111,8 @@ def from_figures(rollout: Phase, train: Phase, seed: str) -> PhaseSeconds:
 def from_plan(plan: Plan, seed: str) -> PhaseSeconds:
     """Phase seconds from the predictions of a plan: each round kind with its share of the steps, its rollout lognormal
     through its p50 and p95, and the rest of its step (update, weight transfer) as training. Exposed reward seconds
-    count as rollout: its engines are held until the batch is complete. Warns of a plan whose trainers stream: it says
-    only what of their training is left when the rollout ends, and in a group all of it follows."""
+    count as rollout: its engines are held until the batch is complete. Warns of a plan whose trainers stream: it has
+    only the part of their training after the rollout's end, and in a group all of it comes after."""
     predicted = plan.predicted
     if plan.job.streams:
         warnings.warn(

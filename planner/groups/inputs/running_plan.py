@@ -12,7 +12,17 @@ from ....plans.schema.groups_plan import GroupsInputs, GroupsPlan, MeasuredPhase
 from ....plans.schema.plan import InputFile
 from ....plans.schema.workload import Workload
 from ....plans.yaml.yaml_io import error_at, sha256_file
-from .group_model import Group, GroupJob, GroupsState, Jobs, NodeTypes, PhaseWay, Pin, nodes_of_pins, without_idle_nodes
+from .group_model import (
+    Group,
+    GroupJob,
+    GroupsState,
+    Jobs,
+    NodeTypes,
+    PhaseOption,
+    Pin,
+    nodes_of_pins,
+    without_idle_nodes,
+)
 from .workload_jobs import Problem
 
 # The files that a plan of groups is solved from, with their digests.
@@ -53,10 +63,10 @@ def solved_from(
 def running_state(plan: GroupsPlan, path: Path, jobs: Jobs, node_types: NodeTypes) -> GroupsState:
     """The state of the plan's jobs that `jobs` still has, with their phases of now, on the nodes that they hold.
 
-    Jobs that left are gone, and nodes that no job holds any more are given back; where the remaining jobs share
-    nothing, they are groups of their own, and the one with most jobs keeps the id. A job none of whose ways has the
-    pool and width that it runs on must be placed anew, and is left out like a new one. Raises InputError with the
-    plan's line where its nodes are not what the cluster has now.
+    Jobs that left are gone, and nodes without a job are given back; remaining jobs that share no nodes become groups of
+    their own, and the group with most jobs keeps the id. A job none of whose options has the pool and width that it
+    runs on must be placed anew, and is left out. Raises InputError with the plan's line if its nodes are not those of
+    the cluster any more.
     """
     groups: dict[str, Group] = {}
     for key, planned in plan.groups.items():
@@ -99,17 +109,19 @@ def _pin(name: str, group: PlannedGroup, job: GroupJob) -> Pin | None:
     if job.points:
         # By its name, since its number changes with the points that are planned.
         names, ran = [point.name for point in job.points], member.point and member.point.name
-        way = names.index(ran) if ran in names else None
-        return None if way is None else Pin(name, way, member.rollout.units, way, member.train.units)
-    rollout, train = _way(member.rollout, job.rollout, group), _way(member.train, job.train, group)
+        option = names.index(ran) if ran in names else None
+        return None if option is None else Pin(name, option, member.rollout.units, option, member.train.units)
+    rollout, train = _option(member.rollout, job.rollout, group), _option(member.train, job.train, group)
     if rollout is None or train is None:
         return None
     return Pin(name, rollout, member.rollout.units, train, member.train.units)
 
 
-def _way(pinned: PinnedPhase, ways: tuple[PhaseWay, ...], group: PlannedGroup) -> int | None:
-    """Index of the way with the pool, nodes and slots that the phase holds, the plan's way first; None: none has."""
+def _option(pinned: PinnedPhase, options: tuple[PhaseOption, ...], group: PlannedGroup) -> int | None:
+    """Index of the option with the pool, nodes and slots that the phase holds, the plan's own first; None: none has."""
     nodes = len({group.node_of_unit(unit) for unit in pinned.units})
-    order = sorted(range(len(ways)), key=lambda index: (index != pinned.way, index))
+    order = sorted(range(len(options)), key=lambda index: (index != pinned.way, index))
     shape = (pinned.pool, nodes, len(pinned.units))
-    return next((i for i in order if (ways[i].pool, ways[i].nodes, ways[i].nodes * ways[i].slots) == shape), None)
+    return next(
+        (i for i in order if (options[i].pool, options[i].nodes, options[i].nodes * options[i].slots) == shape), None
+    )

@@ -1,6 +1,6 @@
 """Host memory that a job's sleeping state takes on a node, from first principles.
 
-Between turns a phase's state lies in host memory, one process per accelerator. Pure arithmetic, bytes throughout.
+Between two runs of a phase its state is in host memory, one process per accelerator. All sizes are in bytes.
 
 - Rollout: a sleeping engine backs its weights up tensor by tensor into pinned memory (vLLM's sleep mode), one copy per
   replica on the node, and PyTorch's allocator of pinned memory rounds every tensor up to a power of two

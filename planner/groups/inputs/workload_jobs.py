@@ -1,4 +1,4 @@
-"""The problem that a workload document states: jobs with their ways, node types, rules.
+"""The problem that a workload document states: jobs with their options, node types, rules.
 
 Seconds come from the document, from a job's plan or from a run (phase_seconds.py); host memory, warm and cold switches
 from the model's size where the document does not give them (state_memory.py, phase_seconds.py). A weight transfer
@@ -28,16 +28,13 @@ from ....plans.yaml.yaml_io import error_at
 from ....profiles.hardware import gpu_of
 from ....traces.run_log import PLAN_COPY, TRACE
 from ...tune.executed_run import load_executed
-from .group_model import GroupJob, Jobs, NodeType, NodeTypes, PhaseWay, Rules
+from .group_model import GroupJob, Jobs, NodeType, NodeTypes, PhaseOption, Rules
 from .job_points import alone, job_of_points, points_there
 from .phase_seconds import PhaseSeconds, Switch, from_figures, from_plan, from_run, switch_seconds, sync_seconds
 from .state_memory import HostCopies, accelerator_bytes, rollout_bytes, train_bytes
 
-# Whether a job's plan or run (its source) is for the same machines as the job's reference in a workload.
-#
-# Seconds on one accelerator, or on one number of nodes, say nothing of another, so they are not carried over: the
-# machines that the plan was solved for must be the reference of both phases, and other machines are written as ways
-# with factors.
+# A job's plan or run (its source) must be for the machines of the job's reference in a workload: seconds on one kind of
+# accelerator, or number of nodes, say nothing of another. Other machines are written as `ways` with factors.
 
 
 def other_machines(
@@ -240,8 +237,8 @@ class _Job:
         return GroupJob(
             name=self.name,
             slo=self.document.slo,
-            rollout=self._ways("rollout", phases.rollout, self.seconds.rollout_s, 0.0, node_types),
-            train=self._ways("train", phases.train, self.seconds.train_s, sync, node_types),
+            rollout=self._options("rollout", phases.rollout, self.seconds.rollout_s, 0.0, node_types),
+            train=self._options("train", phases.train, self.seconds.train_s, sync, node_types),
             spread=self.seconds.spread,
             cold_s=cold if cold is not None else self._switch("cold_s").cold_s,
             tail_share=self.document.tail_share,
@@ -320,50 +317,40 @@ class _Job:
         if faults:
             raise joined(faults)
 
-    def _ways(
+    def _options(
         self, name: str, phase: Phase, seconds: float, sync_s: float, node_types: NodeTypes
-    ) -> tuple[PhaseWay, ...]:
-        """The reference way of a phase, then its other ways."""
+    ) -> tuple[PhaseOption, ...]:
+        """The reference of a phase, then its other options (`ways` of the document)."""
         warm = phase.warm_s
         if warm is None:
             switch = self._switch("phases", name, "warm_s")
             warm = switch.rollout_warm_s if name == "rollout" else switch.train_warm_s
-        ways = []
-        for index, other_way in enumerate([None, *phase.ways]):
-            where = ("phases", name) if other_way is None else ("phases", name, "ways", index - 1)
-            pool, nodes = (phase.pool, phase.nodes) if other_way is None else (other_way.pool, other_way.nodes)
-            given = phase.resident_bytes is not None or (other_way is not None and other_way.resident_bytes is not None)
-            held = self._bytes(name, phase, other_way, node_types)
-            tp = (other_way.tp if other_way else None) or phase.tp
-            taken = (
-                self.cluster.pools[pool].accelerators.per_node
-                * ((other_way.slots if other_way else None) or node_types[pool].slots)
-                // node_types[pool].slots
+        reference = OtherWay.model_construct(
+            pool=phase.pool, nodes=phase.nodes, factor=1.0, tp=phase.tp, resident_bytes=phase.resident_bytes
+        )
+        options = []
+        for index, way in enumerate([reference, *phase.ways]):
+            where = ("phases", name, "ways", index - 1) if index else ("phases", name)
+            node_slots = node_types[way.pool].slots
+            slots, tp = way.slots or node_slots, way.tp or phase.tp
+            taken = self.cluster.pools[way.pool].accelerators.per_node * slots // node_slots
+            stated = way.resident_bytes is not None or phase.resident_bytes is not None
+            if way.resident_bytes is not None:
+                held = float(way.resident_bytes)
+            elif phase.resident_bytes is not None:
+                held = phase.resident_bytes * slots / node_slots
+            else:
+                held = self._derived_bytes(name, taken, way.nodes, tp, self.rules.host_copies)
+            self._must_load(name, where, way.pool, way.nodes, taken, tp)
+            if held >= node_types[way.pool].host_memory_bytes:
+                raise self._no_host_memory(name, where, way.pool, way.nodes, taken, tp, held, stated)
+            options.append(
+                PhaseOption(way.pool, way.nodes, slots, seconds * way.factor + sync_s, held, warm, phase.resume_s)
             )
-            self._must_load(name, where, pool, nodes, taken, tp)
-            if held >= node_types[pool].host_memory_bytes:
-                raise self._no_host_memory(name, where, pool, nodes, taken, tp, held, given)
-            slots = (other_way.slots if other_way else None) or node_types[pool].slots
-            way_s = seconds * (1.0 if other_way is None else other_way.factor) + sync_s
-            ways.append(PhaseWay(pool, nodes, slots, way_s, held, warm, phase.resume_s))
-        return tuple(ways)
-
-    def _bytes(self, name: str, phase: Phase, other_way: OtherWay | None, node_types: NodeTypes) -> float:
-        """Host bytes per node of a way."""
-        pool = other_way.pool if other_way else phase.pool
-        slots, node_slots = (other_way.slots if other_way else None) or node_types[pool].slots, node_types[pool].slots
-        given = other_way.resident_bytes if other_way else phase.resident_bytes
-        if given is None and phase.resident_bytes is not None:
-            return phase.resident_bytes * slots / node_slots
-        if given is not None:
-            return float(given)
-        accelerators = self.cluster.pools[pool].accelerators.per_node * slots // node_slots
-        nodes = other_way.nodes if other_way else phase.nodes
-        tp = (other_way.tp if other_way else None) or phase.tp
-        return self._derived_bytes(name, accelerators, nodes, tp, self.rules.host_copies)
+        return tuple(options)
 
     def _derived_bytes(self, name: str, accelerators: int, nodes: int, tp: int, copies: HostCopies) -> float:
-        """Host bytes per node of a way that does not state them, on `accelerators` of each node."""
+        """Host bytes per node of an option that does not state them, on `accelerators` of each node."""
         shape = self._shape("phases", name, "resident_bytes")
         if name == "rollout":
             return rollout_bytes(shape, accelerators, tp, copies)
@@ -380,7 +367,7 @@ class _Job:
         held: float,
         given: bool,
     ) -> InputError:
-        """The error of a way whose state does not fit into the host memory of a node, of which it takes `taken`
+        """The error of an option whose state does not fit into the host memory of a node, of which it takes `taken`
         accelerators."""
         memory, remedies = self.cluster.pools[pool].host_memory_bytes, list[str]()
         if not given:

@@ -1,1 +1,1 @@
-"""What does a group give its jobs: slowdowns in the long run, and the steady state that a plan shows."""
+"""What a group means for its jobs: slowdowns in the long run, and the steady state that a plan shows."""

@@ -1,18 +1,18 @@
 """Slowdowns of a group's jobs over the first steps of a run, by the permit simulator.
 
-A plan states slowdowns of the long run. A run begins with all jobs ready at once, which take turns one after the other;
-under multi_rate they need some thirty steps until each has the share of the units that it has in the long run. So what
-a short run measured is compared with the same steps of a simulation.
+A plan states slowdowns of the long run. A run begins with all jobs ready at once, which then run one after another;
+under multi_rate it takes some thirty steps until each has its long-run share of the units. So the slowdowns of a short
+run are compared with those of the same steps of a simulation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ....rounds.permits.permit_events import Seat
+from ....rounds.permits.permit_events import PlacedJob
 from ....rounds.permits.permit_machine import PermitMachine
 from ....rounds.permits.slowdown import WARM
-from .permit_simulator import TrueTurns, simulate_turns
+from .permit_simulator import TruePhases, simulate_phases
 
 Draws = Sequence[tuple[float, float]]
 
@@ -21,23 +21,27 @@ MOST_STEPS = 2000
 
 
 def step_ends(
-    permit_rule: str, seats: Sequence[Seat], draws_s: Mapping[str, Draws], steps: Mapping[str, int], interference: float
+    permit_rule: str,
+    placed: Sequence[PlacedJob],
+    draws_s: Mapping[str, Draws],
+    steps: Mapping[str, int],
+    interference: float,
 ) -> dict[str, list[float]]:
     """Seconds since the group began at which each job's first steps end.
 
     Args:
         draws_s: by job, (rollout, train) seconds of its steps without switches, used cyclically.
         steps: by job, how many steps at least.
-        interference: share by which turns of several jobs slow each other.
+        interference: share by which phases of several jobs slow each other.
     """
-    truths = [TrueTurns(tuple(draws_s[seat.job])) for seat in seats]
-    ends: dict[str, list[float]] = {seat.job: [] for seat in seats}
-    for span in simulate_turns(PermitMachine(permit_rule), seats, truths, interference):
+    truths = [TruePhases(tuple(draws_s[placed.job])) for placed in placed]
+    ends: dict[str, list[float]] = {placed.job: [] for placed in placed}
+    for span in simulate_phases(PermitMachine(permit_rule), placed, truths, interference):
         if span.phase == "train" and span.ends_phase:
             ends[span.job].append(span.end_s)
         if all(len(each) >= steps[job] for job, each in ends.items()):
             return ends
-    raise AssertionError("turns never end")
+    raise AssertionError("phases never end")
 
 
 def common_span(ends_s: Mapping[str, Sequence[float]]) -> tuple[float, float]:
@@ -60,7 +64,7 @@ def step_seconds(ends_s: Sequence[float], steps: Sequence[int]) -> float:
 
 def first_slowdowns(
     permit_rule: str,
-    seats: Sequence[Seat],
+    placed: Sequence[PlacedJob],
     alone_s: Mapping[str, float],
     steps: Mapping[str, int],
     interference: float,
@@ -75,9 +79,9 @@ def first_slowdowns(
     """
     if min(steps.values()) <= WARM or max(steps.values()) > MOST_STEPS:
         return None
-    ends = step_ends(permit_rule, seats, {seat.job: [seat.expected_s] for seat in seats}, steps, interference)
+    ends = step_ends(permit_rule, placed, {placed.job: [placed.expected_s] for placed in placed}, steps, interference)
     ends = {job: each[: steps[job]] for job, each in ends.items()}
     common = steps_within(ends, common_span(ends))
     if min(map(len, common.values())) < 2:
         return None
-    return {seat.job: step_seconds(ends[seat.job], common[seat.job]) / alone_s[seat.job] for seat in seats}
+    return {placed.job: step_seconds(ends[placed.job], common[placed.job]) / alone_s[placed.job] for placed in placed}

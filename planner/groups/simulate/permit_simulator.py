@@ -1,7 +1,7 @@
-"""The permit machine on a virtual clock, turn by turn: the reference of the compiled one, and the source of timelines.
+"""The permit machine on a virtual clock, phase by phase: the reference of the compiled one, and source of timelines.
 
-The clock is that of rounds/compiled/permit_kernel.py: a switch is paid where another job had a unit last, turns of
-several jobs slow each other by the interference, and a rollout on a part of its units proceeds at that part.
+The clock is that of rounds/compiled/permit_kernel.py: a phase pays a switch if another job had one of its units last,
+phases of several jobs slow each other by the interference, and a rollout on fewer units is slower by their share.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.compiled.compiled_permits import SeatArrays
+from ....rounds.compiled.compiled_permits import PlacedArrays
 from ....rounds.permits.permit_events import (
     PHASES,
     Arrive,
@@ -25,7 +25,7 @@ from ....rounds.permits.permit_events import (
     Grow,
     Pause,
     PhaseName,
-    Seat,
+    PlacedJob,
     Start,
     TailReached,
     Wake,
@@ -36,8 +36,8 @@ from ..inputs.group_model import Group, GroupJob, Jobs, Pin, Rules, slowdown_bou
 
 
 @dataclass(frozen=True)
-class TrueTurns:
-    """True seconds of a job's turns."""
+class TruePhases:
+    """True seconds of a job's phases."""
 
     draws_s: tuple[tuple[float, float], ...]
     """(rollout, train) seconds without switches, one pair an iteration, used cyclically."""
@@ -46,8 +46,8 @@ class TrueTurns:
 
 
 @dataclass(frozen=True)
-class TurnSpan:
-    """A stretch of a turn on the same units."""
+class SimulatedSpan:
+    """A phase, or the part of one, that ran on the same units."""
 
     start_s: float
     end_s: float
@@ -64,8 +64,8 @@ class TurnSpan:
 class _Clock:
     """The true times of one job."""
 
-    seat: Seat
-    truth: TrueTurns
+    placed: PlacedJob
+    truth: TruePhases
     done: int = 0
     phase: int = 0
     left_s: float = 0.0
@@ -81,9 +81,11 @@ class _Clock:
     def seconds(self) -> float:
         return self.truth.draws_s[self.done % len(self.truth.draws_s)][self.phase]
 
-    def span(self, now_s: float, ends_phase: bool) -> TurnSpan:
-        """The span since the last span of the turn."""
-        span = TurnSpan(self.span_s, now_s, self.seat.job, PHASES[self.phase], self.units, self.switched, ends_phase)
+    def span(self, now_s: float, ends_phase: bool) -> SimulatedSpan:
+        """The span since the last span of the phase."""
+        span = SimulatedSpan(
+            self.span_s, now_s, self.placed.job, PHASES[self.phase], self.units, self.switched, ends_phase
+        )
         self.span_s, self.switched = now_s, False
         return span
 
@@ -91,7 +93,7 @@ class _Clock:
         if self.ends_s == math.inf:
             self.ends_s = now_s + self.left_s / rate
             tail_s = self.seconds() * self.truth.tail_share
-            if self.phase == 0 and self.seat.keep > 0 and 0 < tail_s < self.left_s:
+            if self.phase == 0 and self.placed.keep > 0 and 0 < tail_s < self.left_s:
                 self.tail_at_s = now_s + (self.left_s - tail_s) / rate
         elif rate != self.rate:
             self.ends_s = now_s + (self.ends_s - now_s) * self.rate / rate
@@ -99,22 +101,22 @@ class _Clock:
         self.rate = rate
 
 
-def simulate_turns(
+def simulate_phases(
     machine: PermitMachine,
-    seats: Sequence[Seat],
-    truths: Sequence[TrueTurns],
+    placed: Sequence[PlacedJob],
+    truths: Sequence[TruePhases],
     interference: float = 0.0,
     check: bool = False,
-) -> Iterator[TurnSpan]:
-    """Spans of turns in the order of their ends, for ever; all jobs arrive at time 0.
+) -> Iterator[SimulatedSpan]:
+    """Spans of phases in the order of their ends, without end; all jobs arrive at time 0.
 
     `check`: check the machine's invariants after each event.
     """
-    clocks = {seat.job: _Clock(seat, truth) for seat, truth in zip(seats, truths, strict=True)}
+    clocks = {placed.job: _Clock(placed, truth) for placed, truth in zip(placed, truths, strict=True)}
     for clock in clocks.values():
         clock.left_s = clock.seconds()
     now_s = 0.0
-    event: Event = Arrive(tuple(seats))
+    event: Event = Arrive(tuple(placed))
     while True:
         wake_s = math.inf
         for action in machine.handle(event, now_s):
@@ -124,15 +126,15 @@ def simulate_turns(
             clock = clocks[action.job]
             if isinstance(action, Start):
                 clock.running, clock.span_s, clock.switched = True, now_s, not action.resident
-                clock.left_s += 0.0 if action.resident else clock.seat.switch_s[clock.phase]
+                clock.left_s += 0.0 if action.resident else clock.placed.switch_s[clock.phase]
             else:
                 if now_s > clock.span_s:
                     yield clock.span(now_s, False)
                 if isinstance(action, Pause):
-                    clock.left_s = (clock.ends_s - now_s) * clock.rate + (clock.seat.resume_s[clock.phase] or 0.0)
+                    clock.left_s = (clock.ends_s - now_s) * clock.rate + (clock.placed.resume_s[clock.phase] or 0.0)
                     clock.running, clock.ends_s, clock.tail_at_s = False, math.inf, math.inf
             if isinstance(action, Start | Grow):
-                clock.share = len(action.units) / len(clock.seat.units[clock.phase])
+                clock.share = len(action.units) / len(clock.placed.units[clock.phase])
                 clock.units = action.units
             elif isinstance(action, Consolidate):
                 clock.units = action.keep
@@ -147,10 +149,10 @@ def simulate_turns(
         if wake_s < at_s:
             now_s, event = wake_s, Wake()
         elif first.tail_at_s <= first.ends_s:
-            now_s, event = at_s, TailReached(first.seat.job)
+            now_s, event = at_s, TailReached(first.placed.job)
             first.tail_at_s = math.inf
         else:
-            now_s, event = at_s, Done(first.seat.job)
+            now_s, event = at_s, Done(first.placed.job)
             yield first.span(now_s, True)
             first.running, first.ends_s, first.tail_at_s = False, math.inf, math.inf
             first.done += first.phase
@@ -158,10 +160,10 @@ def simulate_turns(
             first.left_s = first.seconds()
 
 
-# SeatArrays: a group's jobs as the input of the permit machine, and as arrays for the compiled one.
+# The jobs of a group for the permit machine, and as arrays for the compiled one.
 
 PACE = 0.998
-"""Share of its bound that a job is paced at if durations are known: jobs then end just inside their bounds."""
+"""Share of its bound that is a job's pace if durations are known: jobs then end just inside their bounds."""
 
 PACE_IF_SPREAD = 0.94
 """Share of its bound that a job is paced at if durations spread, so that bad stretches keep the bound too. Values from
@@ -202,19 +204,19 @@ def _order(name: str, pairs: int) -> NDArray[np.int64]:
     return np.random.default_rng([seed, pairs]).integers(pairs, size=DRAWS)
 
 
-def factors(job: GroupJob, way: int = 0) -> NDArray[np.float64]:
-    """Seconds of rollout (by way `way`) and training over their means, as drawn for each iteration.
+def factors(job: GroupJob, option: int = 0) -> NDArray[np.float64]:
+    """Seconds of rollout (by its option `option`) and training over their means, as drawn for each iteration.
 
     Shape (draws, 2), or (1, 2) for a job without a spread.
     """
-    spread = job.spread_at(way)
+    spread = job.spread_at(option)
     if not spread:
         return np.ones((1, 2))
     return np.array(spread, float)[_order(job.name, len(spread))]
 
 
-def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = True) -> SeatArrays:
-    """Seat arrays of the compiled permit machine, with a leading axis of groups.
+def placed_arrays(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = True) -> PlacedArrays:
+    """The jobs of groups for the compiled permit machine, with a leading axis of groups.
 
     Jobs of a group are in the order of its pins; rows beyond them are 0.
 
@@ -223,47 +225,39 @@ def seats_of(groups: Sequence[Group], jobs: Jobs, rules: Rules, spread: bool = T
     most = max(len(group.pins) for group in groups)
     shape = (len(groups), most)
     at = sorted({(pin.job, pin.rollout) for group in groups for pin in group.pins})
-    drawn = {(name, way): factors(jobs[name], way) for name, way in at} if spread else {}
+    drawn = {(name, option): factors(jobs[name], option) for name, option in at} if spread else {}
     draws = max((len(pairs) for pairs in drawn.values()), default=1)
     rows: list[tuple[object, ...]] = []
-    word_count = (
-        1 + max(u for group in groups for pin in group.pins for u in (*pin.rollout_units, *pin.train_units)) // 64
-    )
-    blank = (_bits((), word_count), _bits((), word_count)), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
-    limits = {name: slowdown_bound(jobs[name], rules) * jobs[name].solo_s for name, _ in at}
+    most_units = max(u for group in groups for pin in group.pins for u in (*pin.rollout_units, *pin.train_units))
+    words = 1 + most_units // 64
+    blank = (_bits((), words), _bits((), words)), (0.0, 0.0), (0.0, 0.0), (math.nan, math.nan), 0.0, 0, 0.0
     for group in groups:
         share = pace_share(group, jobs) if spread else PACE
         for pin in group.pins:
             job = jobs[pin.job]
-            roll, train = job.rollout[pin.rollout], job.train[pin.train]
-            row = (
-                (_bits(pin.rollout_units, word_count), _bits(pin.train_units, word_count)),
-                (roll.mean_s, train.mean_s),
-                (roll.warm_s, train.warm_s),
-                tuple([math.nan if way.resume_s is None else way.resume_s for way in (roll, train)]),
-                share * limits[pin.job],
-                units_kept(pin, rules),
-                job.tail_at(pin.rollout),
-            )
-            rows.append(row)
+            placed = _placed(pin, job, rules, share)
+            bits = tuple([_bits(units, words) for units in placed.units])
+            resume = tuple([math.nan if seconds is None else seconds for seconds in placed.resume_s])
+            tail_share = job.tail_at(pin.rollout)
+            rows.append((bits, placed.expected_s, placed.switch_s, resume, placed.pace_s, placed.keep, tail_share))
         rows += [blank] * (most - len(group.pins))
-    units, expected, switch, resume, pace, keep, tail = zip(*rows, strict=True)
-    seats = SeatArrays(
-        units=np.array(units, np.uint64).reshape(*shape, 2, word_count),
+    units_bits, expected, switch, resume_s, pace, keep, tail = zip(*rows, strict=True)
+    arrays = PlacedArrays(
+        units=np.array(units_bits, np.uint64).reshape(*shape, 2, words),
         expected_s=np.array(expected).reshape(*shape, 2),
         switch_s=np.array(switch).reshape(*shape, 2),
         pace_s=np.array(pace).reshape(shape),
         keep=np.array(keep, np.int64).reshape(shape),
-        resume_s=np.array(resume).reshape(*shape, 2),
+        resume_s=np.array(resume_s).reshape(*shape, 2),
         tail_share=np.array(tail).reshape(shape),
         draws_s=np.zeros((*shape, draws, 2)),
     )
-    seats.draws_s[:] = seats.expected_s[:, :, None, :]
+    arrays.draws_s[:] = arrays.expected_s[:, :, None, :]
     if draws > 1:
         for g, group in enumerate(groups):
             for j, pin in enumerate(group.pins):
-                seats.draws_s[g, j] *= drawn[pin.job, pin.rollout]
-    return seats
+                arrays.draws_s[g, j] *= drawn[pin.job, pin.rollout]
+    return arrays
 
 
 def _bits(units: Sequence[int], word_count: int) -> list[int]:
@@ -272,23 +266,26 @@ def _bits(units: Sequence[int], word_count: int) -> list[int]:
     return [whole >> 64 * w & 0xFFFF_FFFF_FFFF_FFFF for w in range(word_count)]
 
 
-def machine_seats(group: Group, jobs: Jobs, rules: Rules) -> tuple[list[Seat], list[TrueTurns]]:
-    """SeatArrays of the permit machine itself, and the true seconds of each job's turns for the simulator."""
-    seats, truths = [], []
+def placed_jobs(group: Group, jobs: Jobs, rules: Rules) -> tuple[list[PlacedJob], list[TruePhases]]:
+    """The jobs of a group for the permit machine itself, and the true seconds of their phases for the simulator."""
+    placed, truths = [], []
     for pin in group.pins:
         job = jobs[pin.job]
-        ways = job.rollout[pin.rollout], job.train[pin.train]
-        seats.append(
-            Seat(
-                job=pin.job,
-                units=(pin.rollout_units, pin.train_units),
-                expected_s=(ways[0].mean_s, ways[1].mean_s),
-                switch_s=(ways[0].warm_s, ways[1].warm_s),
-                pace_s=pace_s(group, job, jobs, rules),
-                keep=units_kept(pin, rules),
-                resume_s=(ways[0].resume_s, ways[1].resume_s),
-            )
-        )
-        drawn = factors(job, pin.rollout) * np.array([[ways[0].mean_s, ways[1].mean_s]])
-        truths.append(TrueTurns(tuple((float(a), float(b)) for a, b in drawn), job.tail_at(pin.rollout)))
-    return seats, truths
+        placed.append(_placed(pin, job, rules, pace_share(group, jobs)))
+        drawn = factors(job, pin.rollout) * np.array([placed[-1].expected_s])
+        truths.append(TruePhases(tuple((float(a), float(b)) for a, b in drawn), job.tail_at(pin.rollout)))
+    return placed, truths
+
+
+def _placed(pin: Pin, job: GroupJob, rules: Rules, share: float) -> PlacedJob:
+    """A pinned job for the permit machine; `share`: of its bound that it is paced at."""
+    phases = job.rollout[pin.rollout], job.train[pin.train]
+    return PlacedJob(
+        pin.job,
+        units=(pin.rollout_units, pin.train_units),
+        expected_s=(phases[0].mean_s, phases[1].mean_s),
+        switch_s=(phases[0].warm_s, phases[1].warm_s),
+        pace_s=share * (slowdown_bound(job, rules) * job.solo_s),
+        keep=units_kept(pin, rules),
+        resume_s=(phases[0].resume_s, phases[1].resume_s),
+    )

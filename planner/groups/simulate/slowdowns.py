@@ -1,9 +1,9 @@
 """Slowdowns of a group's jobs in the long run, and whether every job keeps its bound.
 
-Slowdown is iteration seconds in the group over the job's mean seconds solo on its reference ways. With durations that
-are known it is one number, the long-run mean. With spread it differs from stretch to stretch: each job draws its own
-iterations in an order that its name seeds, the same in every group (common random numbers), so that groups are compared
-on the same draws.
+Slowdown is iteration seconds in the group over the job's mean seconds alone by its reference. With known durations it
+is one number, the long-run mean. With spread it differs from stretch to stretch: each job draws its iterations in an
+order that its name seeds, the same in every group (common random numbers), so that groups are compared on the same
+draws.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.compiled.compiled_permits import PERMIT_RULES, SeatArrays, empty_state
+from ....rounds.compiled.compiled_permits import PERMIT_RULES, PlacedArrays, empty_state
 from ....rounds.compiled.permit_kernel import BROKEN, KEPT, completions, long_run_many
 from ..inputs.group_model import Group, Jobs, NodeTypes, Rules, Slowdown, slowdown_bound, tail_freed
-from .permit_simulator import factors, seats_of, spreads
+from .permit_simulator import factors, placed_arrays, spreads
 
 _ROWS = 1200
 """Iterations of the slowest job after which a group that finds no period is averaged: of random groups under
@@ -40,7 +40,7 @@ Real = NDArray[np.float64]
 
 
 def cannot_hold(group: Group, jobs: Jobs, rules: Rules) -> bool:
-    """Whether no schedule at all keeps every bound: some job's ways take too long, or some unit has too much to do.
+    """Whether no schedule keeps every bound: the options of a job take too long, or a unit has too much to do.
 
     The load of a unit is the sum of s_j / (bound_j * solo_j) over the phases that hold it, and must not exceed 1.
     """
@@ -60,11 +60,11 @@ def cannot_hold(group: Group, jobs: Jobs, rules: Rules) -> bool:
 
 
 def is_solo_reference(group: Group) -> bool:
-    """Whether the group is one job on its reference ways, which slowdowns are compared with."""
+    """Whether the group is one job by its reference, to which slowdowns are relative."""
     return len(group.pins) == 1 and group.pins[0].rollout == group.pins[0].train == 0
 
 
-def long_run_seconds(seats: SeatArrays, counts: NDArray[np.int64], rules: Rules, verdict: bool) -> Real:
+def long_run_seconds(placed: PlacedArrays, counts: NDArray[np.int64], rules: Rules, verdict: bool) -> Real:
     """Mean seconds of an iteration of each job, (groups, jobs), of groups whose durations are known.
 
     Args:
@@ -72,12 +72,12 @@ def long_run_seconds(seats: SeatArrays, counts: NDArray[np.int64], rules: Rules,
         counts: (groups,) jobs of each group.
         verdict: end multi_rate groups as soon as it is clear whether all keep their pace: BROKEN or KEPT instead.
     """
-    most = seats.pace_s.shape[1]
-    out = np.zeros(seats.pace_s.shape)
+    most = placed.pace_s.shape[1]
+    out = np.zeros(placed.pace_s.shape)
     rows = _ROWS_OF_A_VERDICT if verdict else _ROWS
     log, times = np.zeros((rows, most, 4)), np.zeros(rows)
-    state, rule = empty_state(most, seats.units.shape[-1]), PERMIT_RULES[rules.permit_rule]
-    long_run_many(seats, state, counts, log, times, rule, rules.interference, verdict, out)
+    state, rule = empty_state(most, placed.units.shape[-1]), PERMIT_RULES[rules.permit_rule]
+    long_run_many(placed, state, counts, log, times, rule, rules.interference, verdict, out)
     return out
 
 
@@ -87,13 +87,13 @@ def stretch_slowdowns(group: Group, jobs: Jobs, rules: Rules, stretches: int) ->
     Over a stretch they compare with the job's mean solo seconds, its own long draws included, since that is what its
     owner sees. Over all they compare with the solo seconds of the same iterations: a long draw is no slowdown.
     """
-    seats = seats_of([group], jobs, rules)
+    placed = placed_arrays([group], jobs, rules)
     n, limit = len(group.pins), _WARM_UP + rules.stretch * stretches
-    seats = SeatArrays(*(field[0] for field in seats))
+    placed = PlacedArrays(*(field[0] for field in placed))
     ends = np.zeros((n, 8 * limit))  # a fast job's later iterations are not looked at
     counts = np.zeros(n, np.int64)
-    state, rule = empty_state(n, seats.units.shape[-1]), PERMIT_RULES[rules.permit_rule]
-    completions(seats, state, rule, rules.interference, limit, ends, counts)
+    state, rule = empty_state(n, placed.units.shape[-1]), PERMIT_RULES[rules.permit_rule]
+    completions(placed, state, rule, rules.interference, limit, ends, counts)
     by_stretch, means = [], []
     for pin, row, count in zip(group.pins, ends, counts, strict=True):
         job = jobs[pin.job]
@@ -115,18 +115,18 @@ def slowdowns(group: Group, jobs: Jobs, rules: Rules) -> dict[str, Slowdown]:
             p50, p95 = np.quantile(of_stretches, [0.5, 0.95])
             by_job[pin.job] = Slowdown(mean, float(p50), float(p95))
         return by_job
-    means = long_run_seconds(seats_of([group], jobs, rules), np.array([len(group.pins)]), rules, False)[0]
+    means = long_run_seconds(placed_arrays([group], jobs, rules), np.array([len(group.pins)]), rules, False)[0]
     exact = [float(mean) / jobs[pin.job].solo_s for pin, mean in zip(group.pins, means, strict=False)]
     return {pin.job: Slowdown(f, f, f) for pin, f in zip(group.pins, exact, strict=True)}
 
 
-def units_per_hour(slow: Mapping[str, Slowdown], jobs: Jobs, node_types: NodeTypes) -> float:
-    """Units of training that jobs of these slowdowns do in an hour; a unit is what one USD buys on their own nodes."""
+def training_per_hour(slow: Mapping[str, Slowdown], jobs: Jobs, node_types: NodeTypes) -> float:
+    """Training that jobs with these slowdowns do in an hour, in units of what one USD buys on their own nodes."""
     return math.fsum(jobs[name].solo_usd_per_hour(node_types) / slowdown.mean for name, slowdown in slow.items())
 
 
 def feasible(group: Group, jobs: Jobs, rules: Rules) -> bool:
-    """Whether every member keeps its bound; a solo job on its reference ways always does.
+    """Whether every member keeps its bound; a job alone by its reference always does.
 
     Where durations spread, the slowdown at `rules.quantile` of stretches must keep the bound, and first the slowdown
     with mean durations.
@@ -142,7 +142,7 @@ def feasible_many(groups: Sequence[Group], jobs: Jobs, rules: Rules) -> list[boo
         return verdicts
     plain = [groups[g] for g in open_]
     counts = np.array([len(group.pins) for group in plain])
-    means = long_run_seconds(seats_of(plain, jobs, rules, spread=False), counts, rules, True)
+    means = long_run_seconds(placed_arrays(plain, jobs, rules, spread=False), counts, rules, True)
     for g, group, row in zip(open_, plain, means, strict=True):
         if row[0] == BROKEN:
             continue
@@ -176,7 +176,7 @@ def bound_slowdowns(group: Group, jobs: Jobs, slow: Mapping[str, Slowdown], rule
 
 
 def bounds_kept(group: Group, jobs: Jobs, slow: Mapping[str, Slowdown], rules: Rules) -> dict[str, bool]:
-    """Whether each member keeps its bound; a solo job on its reference ways always does."""
+    """Whether each member keeps its bound; a job alone by its reference always does."""
     solo = is_solo_reference(group)
     return {
         name: solo or slowdown <= slowdown_bound(jobs[name], rules) * (1 + _TOLERANCE)

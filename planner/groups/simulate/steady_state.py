@@ -1,4 +1,4 @@
-"""The steady state of a group with mean durations: one period as a timeline, and its critical cycle of turns."""
+"""The steady state of a group with mean durations: one period as a timeline, and its critical cycle of phases."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from ....rounds.compiled.compiled_permits import PERMIT_RULES, SeatArrays, empty_state
+from ....rounds.compiled.compiled_permits import PERMIT_RULES, PlacedArrays, empty_state
 from ....rounds.compiled.permit_kernel import period
 from ....rounds.permits.permit_events import PhaseName
 from ....rounds.permits.permit_machine import PermitMachine
 from ..inputs.group_model import Group, Jobs, NodeTypes, Rules, node_of_units
-from .permit_simulator import TurnSpan, machine_seats, seats_of, simulate_turns
+from .permit_simulator import SimulatedSpan, placed_arrays, placed_jobs, simulate_phases
 
 # Maximum cycle ratio of an event graph, by Howard's policy iteration.
 #
-# In a periodic schedule each turn begins after certain others of its own or of the previous period have ended; the
+# In a periodic schedule each phase begins after certain others of its own or of the previous period have ended; the
 # largest ratio of seconds to periods over all cycles of these constraints is the shortest possible period, and a
-# cycle that attains it is what limits the rate. The algorithm is Dasdan's variant of Howard's (ACM TODAES 2004,
+# cycle that attains it limits the rate. The algorithm is Dasdan's variant of Howard's (ACM TODAES 2004,
 # "Experimental analysis of the fastest optimum cycle ratio and mean algorithms", figure 1), turned round for the
 # maximum.
 
@@ -145,7 +145,7 @@ _TIGHT = 1e-3
 
 @dataclass(frozen=True)
 class HeldNode:
-    """A stretch of a turn on one node, within a period."""
+    """A phase, or a part of one, on one node, within a period."""
 
     start_s: float
     end_s: float
@@ -159,11 +159,12 @@ class HeldNode:
 
 @dataclass(frozen=True)
 class Chain:
-    """The critical cycle: each turn waits for the one before it, and the first for the last of the period before."""
+    """The critical cycle: each phase waits for the one before it, and the first for the last of the period before."""
 
-    turns: tuple[tuple[str, PhaseName], ...]
+    phases: tuple[tuple[str, PhaseName], ...]
+    """(job, phase) of each."""
     seconds: float
-    """Seconds of these turns in a period, switches and interference included."""
+    """Seconds of these phases in a period, switches and interference included."""
     limits: bool
     """Whether the cycle sets the period; else jobs are held back so that others keep their bounds."""
 
@@ -178,7 +179,7 @@ class SteadyState:
     iterations: dict[str, int]
     """Iterations of each job in the period."""
     held: tuple[HeldNode, ...]
-    """All turns of the period, cut at its ends, by start, job and node; times from 0 to `period_s`."""
+    """All phases of the period, cut at its ends, by start, job and node; times from 0 to `period_s`."""
     busy: tuple[float, ...]
     """Share of the period that each unit is held."""
     chain: Chain
@@ -200,7 +201,7 @@ def steady_state(group: Group, jobs: Jobs, rules: Rules, slots_of: Mapping[str, 
         slots_of: slots of a node by pool (`NodeType.slots`).
     """
     plain = {pin.job: jobs[pin.job].with_spread(()) for pin in group.pins}
-    arrays = SeatArrays(*(field[0] for field in seats_of([group], plain, rules)))
+    arrays = PlacedArrays(*(field[0] for field in placed_arrays([group], plain, rules)))
     log, times = np.zeros((_ROWS, len(group.pins), 4)), np.zeros(_ROWS)
     state, rule = empty_state(len(group.pins), arrays.units.shape[-1]), PERMIT_RULES[rules.permit_rule]
     a, b = period(arrays, state, log, times, rule, rules.interference)
@@ -208,13 +209,13 @@ def steady_state(group: Group, jobs: Jobs, rules: Rules, slots_of: Mapping[str, 
     if not repeats:
         a = min(range(b - _LONG, b), key=lambda row: _distance(log, times, row, b))
     begin_s, end_s = float(times[a]), float(times[b])
-    seats, truths = machine_seats(group, plain, rules)
-    spans: list[TurnSpan] = []
-    for span in simulate_turns(PermitMachine(rules.permit_rule), seats, truths, rules.interference):
+    placed, truths = placed_jobs(group, plain, rules)
+    spans: list[SimulatedSpan] = []
+    for span in simulate_phases(PermitMachine(rules.permit_rule), placed, truths, rules.interference):
         if span.end_s > begin_s:
             spans.append(span)
-        # The longest turn ends a period later at most, so all that begins in this one has ended by then.
-        if span.end_s > end_s + max(end_s - begin_s, sum(max(seat.expected_s) for seat in seats)):
+        # The longest phase ends at most a period later, so all phases that begin in this one have ended by then.
+        if span.end_s > end_s + max(end_s - begin_s, sum(max(placed.expected_s) for placed in placed)):
             break
     period_s = end_s - begin_s
     held, busy = _held_nodes(spans, begin_s, end_s, node_units(group, slots_of))
@@ -223,13 +224,13 @@ def steady_state(group: Group, jobs: Jobs, rules: Rules, slots_of: Mapping[str, 
 
 
 def _distance(log: NDArray[np.float64], times: NDArray[np.float64], a: int, b: int) -> tuple[int, float]:
-    """How far the group stands at row b from where it stood at row a: jobs in other phases, share of the time."""
+    """How much the state of the group at row b differs from that at row a: jobs in other phases, share of the time."""
     differing_phases = int((log[a, :, 0] != log[b, :, 0]).sum() + (log[a, :, 3] == log[b, :, 3]).sum())
     return differing_phases, float(np.abs(log[a, :, 1] - log[b, :, 1]).max() / (times[b] - times[a]))
 
 
 def _held_nodes(
-    spans: list[TurnSpan], begin_s: float, end_s: float, nodes: list[range]
+    spans: list[SimulatedSpan], begin_s: float, end_s: float, nodes: list[range]
 ) -> tuple[tuple[HeldNode, ...], tuple[float, ...]]:
     stretches = []
     busy = [0.0] * nodes[-1].stop
@@ -246,7 +247,7 @@ def _held_nodes(
     return tuple(sorted(stretches, key=lambda stretch: (stretch.start_s, stretch.job, stretch.node))), tuple(busy)
 
 
-def _chain(spans: list[TurnSpan], period_s: float) -> Chain:
+def _chain(spans: list[SimulatedSpan], period_s: float) -> Chain:
     """The critical cycle of the event graph of one period: spans of a job in order, spans on a unit in order."""
     lines: dict[object, list[int]] = {}
     for number, span in enumerate(spans):
@@ -259,21 +260,21 @@ def _chain(spans: list[TurnSpan], period_s: float) -> Chain:
             edges.add(Edge(before, after, spans[before].end_s - spans[before].start_s, 0))
         edges.add(Edge(line[-1], line[0], spans[line[-1]].end_s - spans[line[-1]].start_s, 1))
     ratio, cycle = max_cycle_ratio(sorted(edges))
-    turns: list[tuple[str, PhaseName]] = []
+    phases: list[tuple[str, PhaseName]] = []
     for edge in cycle:
         span = spans[edge.tail]  # type: ignore[call-overload]
-        if not turns or turns[-1] != (span.job, span.phase):
-            turns.append((span.job, span.phase))
-    if len(turns) > 1 and turns[0] == turns[-1]:
-        turns.pop()
-    turns = _once(turns)
-    first = turns.index(min(turns))
-    return Chain(tuple(turns[first:] + turns[:first]), ratio, ratio >= period_s * (1 - _TIGHT))
+        if not phases or phases[-1] != (span.job, span.phase):
+            phases.append((span.job, span.phase))
+    if len(phases) > 1 and phases[0] == phases[-1]:
+        phases.pop()
+    phases = _once(phases)
+    first = phases.index(min(phases))
+    return Chain(tuple(phases[first:] + phases[:first]), ratio, ratio >= period_s * (1 - _TIGHT))
 
 
-def _once(turns: list[tuple[str, PhaseName]]) -> list[tuple[str, PhaseName]]:
+def _once(phases: list[tuple[str, PhaseName]]) -> list[tuple[str, PhaseName]]:
     """A cycle without its repetitions of itself."""
-    for length in range(1, len(turns)):
-        if len(turns) % length == 0 and turns == turns[:length] * (len(turns) // length):
-            return turns[:length]
-    return turns
+    for length in range(1, len(phases)):
+        if len(phases) % length == 0 and phases == phases[:length] * (len(phases) // length):
+            return phases[:length]
+    return phases

@@ -25,7 +25,7 @@ from rlplan.executor.engines.vllm_options import (
     sampling_parameters,
     versions_of,
 )
-from rlplan.executor.placement.seats import engine_counts
+from rlplan.executor.placement.run_placement import engine_counts
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.weights.transfer import Answer, Transfer
 from rlplan.plans.schema.levers import EngineLayout

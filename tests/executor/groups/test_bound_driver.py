@@ -10,7 +10,7 @@ from rlplan.executor.groups.bound_driver import BoundDriver, Proposed
 from rlplan.executor.groups.group_change import MoveJournal, take_request
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, sha256_file
-from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS, TrainingEnds
+from rlplan.traces.groups.group_journal import GROUP_JOURNAL, GROUPS_COPY, TrainingEnds
 from rlplan.traces.groups.groups_folder import MOVES
 from rlplan.traces.trace import TraceError, read_trace
 
@@ -24,7 +24,7 @@ class Journal:
 
     def __init__(self, folder):
         folder.mkdir()
-        self.path, self.now_s = folder / TURNS, {"a": 0.0, "b": 0.0}
+        self.path, self.now_s = folder / GROUP_JOURNAL, {"a": 0.0, "b": 0.0}
         self.write("group", 0.0, group="g1", rule="multi_rate", began_s=1000.0, seats=[
             {"job": job, "units": [[0], [1]]} for job in "ab"
         ])  # fmt: skip
@@ -97,7 +97,7 @@ def test_an_alarm_is_told_once_and_only_proposes_without_policy(groups, tmp_path
     told = [(event["event"], event.get("job"), event.get("state")) for event in events]
     assert told[0] == ("bound", "a", "alarm") and told[-1] == ("proposed", None, None)
     assert told.count(("bound", "a", "alarm")) == 1 and events[0]["slo"] == 1.5 and events[0]["group"] == "g1"
-    assert given.turns.keys() == {"g1"} and given.ended == {"c"} and given.plan == tmp_path / "plan.yaml"
+    assert given.journals.keys() == {"g1"} and given.ended == {"c"} and given.plan == tmp_path / "plan.yaml"
     assert given.ahead_s["b"] > 0 and given.hours_since is None
     assert take_request(tmp_path) is None and not events[-1]["applies"]
     assert any("a is about to break its bound: " in note and "goes above 1.5" in note for note in notes)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlplan.traces.groups.group_turns import TURNS
+from rlplan.traces.groups.group_journal import GROUP_JOURNAL
 
 from ...documents import expected_round
 from ..tiny_job import make_plan, write_job, write_plan
@@ -38,7 +38,7 @@ def groups(tiny_model, tmp_path):
 def test_urgent_rollouts_pause_others_which_lose_nothing(groups, tiny_model, tmp_path, execute):
     out = tmp_path / "runs"
     executed(groups, STEPS, out, "--group", "g1")
-    assert check_turns(out / TURNS) > 0
+    assert check_turns(out / GROUP_JOURNAL) > 0
     log = [all_steps(out / name, STEPS) for name in ("urgent", "patient")][1]
     assert {step.trained_samples for step in log.steps[:STEPS]} == {PATIENT["prompts"] * PATIENT["samples"]}
     told = [event for event in log.events if event["event"] == "units"]

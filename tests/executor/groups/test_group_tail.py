@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlplan.traces.groups.group_turns import TURNS
+from rlplan.traces.groups.group_journal import GROUP_JOURNAL
 from rlplan.traces.trace import read_trace
 
 from ..tiny_job import APART, make_plan, write_job, write_plan
@@ -39,9 +39,9 @@ def test_tails_move_to_one_node_while_the_other_job_begins(groups, tiny_model, t
     result = json.loads(done.stdout)
     ended = {"finished": True, "left": False, "reason": "", "restarts": 0}
     assert result["finished"] and result["jobs"] == dict.fromkeys(JOBS, ended)
-    words = [event["event"] for event in read_trace(out / TURNS)]
+    words = [event["event"] for event in read_trace(out / GROUP_JOURNAL)]
     assert words.count("tail") >= 2 and words.count("cleared") >= 1
-    check_turns(out / TURNS)
+    check_turns(out / GROUP_JOURNAL)
     moved = grown = 0
     for name in JOBS:
         log = all_steps(out / name, STEPS)

@@ -11,14 +11,13 @@ import pytest
 import ray
 
 from rlplan.executor.groups import group_run, job_process, live_group, move_driver, permit_actor
-from rlplan.executor.groups import group_run as running_jobs
 from rlplan.executor.groups.group_change import GroupChange, MoveRequest, write_request
 from rlplan.executor.groups.group_run import run_groups
-from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
-from rlplan.executor.groups.prepare_group import MemberJob, PreparedGroup, seat_of
+from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
+from rlplan.executor.groups.prepare_group import MemberJob, PreparedGroup, placed_job
 from rlplan.executor.placement import live_nodes
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts
-from rlplan.executor.placement.seats import Room
+from rlplan.executor.placement.run_placement import Room
 from rlplan.executor.prepare import Options
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, sha256_file
@@ -53,17 +52,17 @@ class FakeProcess:
         self.stdout.feed_eof()
 
     async def steps(self):
-        task, member = self.task, Member.of(self.task)
+        task = self.task
         fate = self.world.fate.get(task.job, lambda step, process: None)
         checkpoints = sorted(self.world.out.glob(f"*/{task.job}/checkpoints/*"))
         assert task.options["resume"] == bool(checkpoints)
         await asyncio.sleep(5)
         if fate(-1, self) == "hang":
             await asyncio.sleep(10**6)
-        await member.permits.ready()
+        await task.permits.ready()
         for step in range(len(checkpoints), task.options["steps"]):
             for phase, seconds in (("rollout", ROLLOUT_S), ("train", TRAIN_S)):
-                await member.permits.begin(phase)
+                await task.permits.begin(phase)
                 await asyncio.sleep(seconds)
                 end = fate(step, self) if phase == "rollout" else None
                 if isinstance(end, int):
@@ -71,12 +70,12 @@ class FakeProcess:
                     return end
                 if end == "hang":
                     await asyncio.sleep(10**6)
-                await member.permits.end()
+                await task.permits.end()
             (self.world.out / task.out / "checkpoints" / f"step-{step + 1:06d}").mkdir(parents=True)
             self.tell(tell="step", step=step + 1, at_s=now_s() - 1000)
             if self.asked:
                 break
-        await member.permits.leave()
+        await task.permits.leave()
         return DONE if step + 1 == task.options["steps"] else STOPPED
 
     async def wait(self):
@@ -104,7 +103,7 @@ class World:
     def jobs(self, planned):
         self.heard.append(("jobs", *planned))
 
-    def told(self, job, what):
+    def reported(self, job, what):
         self.heard.append((job, what))
 
     def note(self, text):
@@ -128,8 +127,8 @@ class World:
             PreparedGroup(
                 path, key, "multi_rate",
                 tuple(
-                    MemberJob(job, SimpleNamespace(plan_path=self.folder / f"{job}.yaml"), seat_of(job, fields), (0, 1),
-                             fields) for job, fields in each.jobs.items()
+                    MemberJob(job, SimpleNamespace(plan_path=self.folder / f"{job}.yaml"), placed_job(job, fields),
+                              (0, 1), fields) for job, fields in each.jobs.items()
                 ),
                 tuple(Room(node.pool, 1, 1, 1, first=number) for number, node in enumerate(each.nodes)), ((0,), (1,)),
                 "cpu",
@@ -235,7 +234,7 @@ def test_a_job_that_fails_for_good_leaves_its_group(world, code, end, notes):
     [(0, "its rollout took more than 600 s, expected were 60 s", 605), (-1, "it was not ready within 700 s", 700)],
 )
 def test_a_job_that_takes_too_long_is_killed_and_started_again(world, monkeypatch, fate_at, reason, after_s):
-    monkeypatch.setattr(running_jobs, "START_S", 700.0)
+    monkeypatch.setattr(job_process, "START_S", 700.0)
     hangs = iter(["hang"])
     world.fate["a"] = lambda step, process: next(hangs, None) if step == fate_at else None
     _, groups = world.plan(g1=["a"])

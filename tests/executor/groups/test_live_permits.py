@@ -10,26 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.executor.groups.live_permits import LivePermits
-from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns
+from rlplan.planner.groups.simulate.permit_simulator import TruePhases, simulate_phases
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.permits.permit_events import Seat
+from rlplan.rounds.permits.permit_events import PlacedJob
 
-from .simulated_turns import FakeTurn, RecordedMachine, journalled
+from .simulated_phases import FakePhase, RecordedMachine, journalled
 
 SEATS = (
-    Seat("a", ((0,), (1,)), (3.0, 1.0), (0.5, 0.25)),
-    Seat("b", ((0,), (1,)), (2.0, 2.0)),
-    Seat("c", ((0,), (1,)), (4.0, 5.0)),
+    PlacedJob("a", ((0,), (1,)), (3.0, 1.0), (0.5, 0.25)),
+    PlacedJob("b", ((0,), (1,)), (2.0, 2.0)),
+    PlacedJob("c", ((0,), (1,)), (4.0, 5.0)),
 )
 TAILS = (
-    Seat("a", ((0, 1), (2,)), (10.0, 3.0), (0.5, 0.25), keep=1),
-    Seat("b", ((0, 1), (2,)), (8.0, 2.0), (0.5, 0.0)),
-    Seat("c", ((0, 1, 3), (2,)), (4.0, 5.0), keep=2),
+    PlacedJob("a", ((0, 1), (2,)), (10.0, 3.0), (0.5, 0.25), keep=1),
+    PlacedJob("b", ((0, 1), (2,)), (8.0, 2.0), (0.5, 0.0)),
+    PlacedJob("c", ((0, 1, 3), (2,)), (4.0, 5.0), keep=2),
 )
 PAUSES = (
-    Seat("a", ((0, 1), (2,)), (100.0, 5.0), (1.0, 0.5), pace_s=1000.0, resume_s=(2.0, None)),
-    Seat("b", ((0,), (3,)), (4.0, 3.0), (1.0, 0.5), pace_s=10.0),
-    Seat("c", ((1,), (3,)), (2.0, 6.0), (0.5, 0.0), pace_s=12.0),
+    PlacedJob("a", ((0, 1), (2,)), (100.0, 5.0), (1.0, 0.5), pace_s=1000.0, resume_s=(2.0, None)),
+    PlacedJob("b", ((0,), (3,)), (4.0, 3.0), (1.0, 0.5), pace_s=10.0),
+    PlacedJob("c", ((1,), (3,)), (2.0, 6.0), (0.5, 0.0), pace_s=12.0),
 )
 """A long rollout that may be paused, and two short jobs in a hurry."""
 
@@ -70,7 +70,7 @@ class Group:
 def paused(folder):
     """The group of PAUSES at second 2: b came at 1, and a, whose rollout runs, was paused for it."""
     group = Group(folder, PAUSES[:1])
-    group.live.take_seat(PAUSES[1])
+    group.live.place_job(PAUSES[1])
     group.clock.now += 1
     group.b = group.live.ready("b", "p2")
     group.clock.now += 1
@@ -81,9 +81,9 @@ def test_a_group_begins_when_each_of_its_jobs_is_ready_or_gone(tmp_path):
     live = LivePermits("g1", "multi_rate", SEATS, tmp_path / "turns.jsonl", Clock())
     a = live.ready("a", "p1")
     live.ready("b", "p2")
-    assert not live.given("a", a, 0)
+    assert not live.granted("a", a, 0)
     live.leave("c", "p3")
-    assert live.given("a", a, 0) and not live.given("a", a, 1)
+    assert live.granted("a", a, 0) and not live.granted("a", a, 1)
     assert [turn.job for turn in live.held.values()] == ["a"] and live.arrivals == {"a": 1, "b": 1, "c": 0}
 
 
@@ -103,14 +103,14 @@ def test_a_dead_jobs_turn_is_void_and_its_process_gets_none(tmp_path):
     live, a = group.live, group.a
     live.leave("a", "p1")
     live.done("a", a, 0)
-    assert live.given("b", group.b, 0) and not live.given("a", a, 0) and live.arrivals["a"] == -1
+    assert live.granted("b", group.b, 0) and not live.granted("a", a, 0) and live.arrivals["a"] == -1
     with pytest.raises(RunFailed, match="a: its process p1 has ended"):
         live.ready("a", "p1")
     again = live.ready("a", "p9")
     live.done("a", a, 0)
     assert again != a and group.phases() == {"b": "rollout"}
     with pytest.raises(RunFailed, match="a: another process has taken its place"):
-        live.given("a", a, 1)
+        live.granted("a", a, 1)
 
 
 def test_a_torn_journal_is_gone_on_with_and_anothers_is_refused(tmp_path):
@@ -139,12 +139,12 @@ def test_the_next_turn_runs_once_a_tail_has_left_together(tmp_path):
     live.tail("a", a, 0)
     live.tail("a", a, 0)
     assert live.holding("a", a, 0).units == (0,) and live.holding("a", a, 0).since_s == 7.0
-    assert not live.given("b", b, 0) and live.holding("b", b, 0) is None
-    live.cleared("b", b, 0, 7.0)
-    live.cleared("a", a, 0, 6.9)
-    assert not live.given("b", b, 0)
-    live.cleared("a", a, 0, 7.0)
-    assert live.given("b", b, 0) and live.holding("b", b, 0).units == (1,)
+    assert not live.granted("b", b, 0) and live.holding("b", b, 0) is None
+    live.released("b", b, 0, 7.0)
+    live.released("a", a, 0, 6.9)
+    assert not live.granted("b", b, 0)
+    live.released("a", a, 0, 7.0)
+    assert live.granted("b", b, 0) and live.holding("b", b, 0).units == (1,)
     group.clock.now += 3
     live.done("a", a, 0)
     assert live.holding("a", a, 0) is None and live.holding("a", a, 1).phase == "train"
@@ -157,24 +157,24 @@ def test_the_next_turn_runs_once_a_tail_has_left_together(tmp_path):
 def test_a_tail_whose_job_dies_leaves_its_units(tmp_path):
     group = Group(tmp_path, TAILS[:2], "first_come")
     group.live.tail("a", group.a, 0)
-    assert not group.live.given("b", group.b, 0)
+    assert not group.live.granted("b", group.b, 0)
     group.live.leave("a", "p1")
-    assert group.live.given("b", group.b, 0)
+    assert group.live.granted("b", group.b, 0)
     group.live.tail("b", group.b, 0)
     assert group.events("tail") == ["tail"], "b keeps all its units"
 
 
 def test_a_seat_that_changes_keeps_its_units_and_pauses_no_training(tmp_path):
-    trains, group = Seat("p", ((0,), (1,)), (3.0, 1.0), resume_s=(None, 1.0)), Group(tmp_path)
-    for take in (group.live.take_seat, lambda seat: group.again((seat,))):
+    trains, group = PlacedJob("p", ((0,), (1,)), (3.0, 1.0), resume_s=(None, 1.0)), Group(tmp_path)
+    for take in (group.live.place_job, lambda seat: group.again((seat,))):
         with pytest.raises(RunFailed, match="p: the executor pauses no training"):
             take(trains)
-    group.live.take_seat(replace(SEATS[0], pace_s=50.0))
-    group.live.take_seat(replace(SEATS[0], pace_s=50.0))
-    assert {turn.seat.pace_s for turn in group.live.machine.turns if turn.seat.job == "a"} == {50.0}
+    group.live.place_job(replace(SEATS[0], pace_s=50.0))
+    group.live.place_job(replace(SEATS[0], pace_s=50.0))
+    assert {turn.placed.pace_s for turn in group.live.machine.jobs if turn.name == "a"} == {50.0}
     assert group.events("seat") == ["seat"]
     with pytest.raises(RunFailed, match="a: it has other units"):
-        group.live.take_seat(replace(SEATS[0], units=((3,), (1,))))
+        group.live.place_job(replace(SEATS[0], units=((3,), (1,))))
 
 
 def test_turns_not_written_are_written_with_the_next_one(tmp_path, monkeypatch):
@@ -199,7 +199,7 @@ def test_turns_not_written_are_written_with_the_next_one(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.fsync", fsync)
     live.done("a", group.a, 0)
-    live.give_up("a")
+    live.remove_job("a")
     assert [event["event"] for event in group.events()][-4:] == ["turns", "done", "turns", "unseat"]
     calls[:] = [0]
     with pytest.raises(RunFailed, match=r"journal of turns cannot be written \(No space left on device\); make room"):
@@ -209,7 +209,7 @@ def test_turns_not_written_are_written_with_the_next_one(tmp_path, monkeypatch):
 def test_jobs_take_seats_and_give_them_up_while_the_others_go_on(tmp_path):
     group = Group(tmp_path)
     live, a, b = group.live, group.a, group.b
-    live.take_seat(SEATS[2])
+    live.place_job(SEATS[2])
     assert group.phases() == {"a": "rollout"}, "c is not ready yet"
     group.clock.now += 3
     c = live.ready("c", "p3")
@@ -217,17 +217,17 @@ def test_jobs_take_seats_and_give_them_up_while_the_others_go_on(tmp_path):
     assert set(live.held) == {"a", "b"}
     live.leave("b", "p2")
     live.leave("b", "p2")
-    live.give_up("b")
-    live.give_up("b")
+    live.remove_job("b")
+    live.remove_job("b")
     assert group.events("leave", "unseat") == ["leave", "unseat"]
-    assert live.held["c"].phase == "rollout" and live.given("c", c, 0)
-    for word in (lambda: live.given("b", b, 0), lambda: live.ready("b", "p2")):
+    assert live.held["c"].phase == "rollout" and live.granted("c", c, 0)
+    for word in (lambda: live.granted("b", b, 0), lambda: live.ready("b", "p2")):
         with pytest.raises(RunFailed, match="b: is in the group no more"):
             word()
-    live.take_seat(SEATS[1])
+    live.place_job(SEATS[1])
     late = live.ready("b", "p4")
     live.done("b", b, 0)  # of its first stay
-    assert late > b and not live.given("b", late, 1)
+    assert late > b and not live.granted("b", late, 1)
     assert group.stands() and group.live.arrivals == {"a": 1, "c": 1, "b": 2}
 
 
@@ -235,19 +235,19 @@ def test_a_paused_rollout_goes_on_when_the_urgent_one_has_ended(tmp_path):
     group = paused(tmp_path)
     live, a, b, clock = group.live, group.a, group.b, group.clock
     held = live.holding("a", a, 0)
-    assert (held.turn, held.units, held.since_s) == (0, (), 1.0) and not live.given("a", a, 0)
-    assert not live.given("b", b, 0) and live.holding("b", b, 0) is None, "a is still there"
-    assert live.is_to_clear("a", a, 0) and not live.is_to_clear("b", b, 0)
+    assert (held.number, held.units, held.since_s) == (0, (), 1.0) and not live.granted("a", a, 0)
+    assert not live.granted("b", b, 0) and live.holding("b", b, 0) is None, "a is still there"
+    assert live.must_release("a", a, 0) and not live.must_release("b", b, 0)
     live.tail("a", a, 0)
-    live.cleared("a", a, 0, 0.5)  # late, of something that was taken before
-    assert not live.given("b", b, 0) and live.held["a"].ran_s(live.now_s()) == 2.0
-    live.cleared("a", a, 0, held.since_s)
-    live.cleared("a", a, 0, held.since_s)
-    assert not live.is_to_clear("a", a, 0) and live.given("b", b, 0) and live.holding("b", b, 0).units == (0,)
+    live.released("a", a, 0, 0.5)  # late, of something that was taken before
+    assert not live.granted("b", b, 0) and live.held["a"].ran_s(live.now_s()) == 2.0
+    live.released("a", a, 0, held.since_s)
+    live.released("a", a, 0, held.since_s)
+    assert not live.must_release("a", a, 0) and live.granted("b", b, 0) and live.holding("b", b, 0).units == (0,)
     clock.now += 4
     assert live.held["a"].ran_s(live.now_s()) == 2.0 and live.held["b"].ran_s(live.now_s()) == 4.0
     live.done("b", b, 0)
-    assert live.holding("a", a, 0)[:6] == ("a", 0, "rollout", 0.0, (0, 1), True) and live.given("a", a, 0)
+    assert live.holding("a", a, 0)[:6] == ("a", 0, "rollout", 0.0, (0, 1), True) and live.granted("a", a, 0)
     clock.now += 3
     assert live.held["a"].ran_s(live.now_s()) == 5.0
     live.done("a", a, 0)
@@ -262,10 +262,10 @@ def test_a_paused_job_that_ends_or_starts_anew_gives_its_units_away(word, tmp_pa
     live, a, b = group.live, group.a, group.b
     if word == "done":
         live.done("a", a, 0)
-        assert live.given("b", b, 0) and live.given("a", a, 1) and live.held["a"].phase == "train"
+        assert live.granted("b", b, 0) and live.granted("a", a, 1) and live.held["a"].phase == "train"
     else:
-        live.give_up("a") if word == "give_up" else getattr(live, word)("a", "p1")
-        assert live.given("b", b, 0) and "a" not in live.held
+        live.remove_job("a") if word == "give_up" else getattr(live, word)("a", "p1")
+        assert live.granted("b", b, 0) and "a" not in live.held
         group.clock.now += 4
         live.done("b", b, 0)
         live.done("a", a, 0)
@@ -278,7 +278,7 @@ def test_a_rollout_that_gets_back_what_it_has_not_left_clears_nothing(tmp_path):
     group.live.leave("b", "p2")
     held = group.live.holding("a", group.a, 0)
     assert held.units == (0, 1) and held.since_s == 2.0
-    group.live.cleared("a", group.a, 0, 1.0)
+    group.live.released("a", group.a, 0, 1.0)
     assert group.events("cleared") == []
 
 
@@ -295,12 +295,12 @@ def restarted_anywhere(data, folder):
             case "ready" if job not in arrivals:
                 arrivals[job] = live.ready(job, f"p{number}"), f"p{number}"
             case "done" if job in arrivals:
-                turn = live.held[job].turn if job in live.held else data.draw(st.integers(0, 3))
+                turn = live.held[job].number if job in live.held else data.draw(st.integers(0, 3))
                 live.done(job, arrivals[job][0], turn)
             case "tail" if job in arrivals and job in live.held:
-                live.tail(job, arrivals[job][0], live.held[job].turn)
+                live.tail(job, arrivals[job][0], live.held[job].number)
             case "cleared" if job in arrivals and job in live.held:
-                live.cleared(job, arrivals[job][0], live.held[job].turn, live.held[job].since_s)
+                live.released(job, arrivals[job][0], live.held[job].number, live.held[job].since_s)
             case "leave" if job in arrivals:
                 live.leave(job, arrivals[job][1])
                 if data.draw(st.booleans()):  # else what a dead process said is heard later
@@ -309,9 +309,9 @@ def restarted_anywhere(data, folder):
                 live.wake()
             case "die":
                 live.close()
-                stood = live.held, live.wake_s, live.machine.waits_for, live.uncleared
+                stood = live.held, live.wake_s, live.machine.waits_for, live.unreleased
                 live = group.again()
-                assert (live.held, live.wake_s, live.machine.waits_for, live.uncleared) == stood
+                assert (live.held, live.wake_s, live.machine.waits_for, live.unreleased) == stood
         live.machine.check_invariants()
     live.close()
 
@@ -341,11 +341,11 @@ def one_job_on_a_unit(data, folder):
                 left.discard(job) if not lost else left.add(job)
             heard[job] = held
             if not held.units and not on.get(job):
-                live.cleared(job, arrivals[job][0], turns[job], held.since_s)
+                live.released(job, arrivals[job][0], turns[job], held.since_s)
         elif word == "clear" and job in left:
             on[job] = frozenset(heard[job].units)
             left.discard(job)
-            live.cleared(job, arrivals[job][0], turns[job], heard[job].since_s)
+            live.released(job, arrivals[job][0], turns[job], heard[job].since_s)
         elif word == "done" and job in heard:
             on.pop(job, None), heard.pop(job), left.discard(job)
             live.done(job, arrivals[job][0], turns[job])
@@ -365,19 +365,19 @@ def any_jobs_as_simulated(data, folder):
         pace_s = sum(seconds) * data.draw(st.sampled_from([1.2, 2.0, 8.0]))
         resume_s, keep = data.draw(st.sampled_from([None, 0.0, 1.5])), data.draw(st.integers(0, len(units) - 1))
         switch_s = data.draw(st.sampled_from([(0.0, 0.0), (0.3, 0.7)]))
-        seats.append(Seat(job, (units, (2,)), seconds, switch_s, pace_s, keep, (resume_s, None)))
+        seats.append(PlacedJob(job, (units, (2,)), seconds, switch_s, pace_s, keep, (resume_s, None)))
     as_simulated(seats, "multi_rate", data.draw(st.sampled_from([0.0, 0.3])), folder, decisions=40)
 
 
 def as_simulated(seats, rule, tail_share, folder, decisions=60):
-    """Jobs that take as long as simulated (FakeTurn) get from the permits the
+    """Jobs that take as long as simulated (FakePhase) get from the permits the
     turns that the simulator gives, bit for bit; returns what was decided."""
     truths = {
-        seat.job: TrueTurns((seat.expected_s, (seat.expected_s[0] * 0.8, seat.expected_s[1])), tail_share)
+        seat.job: TruePhases((seat.expected_s, (seat.expected_s[0] * 0.8, seat.expected_s[1])), tail_share)
         for seat in seats
     }
     machine = RecordedMachine(rule)
-    spans = simulate_turns(machine, seats, list(truths.values()))
+    spans = simulate_phases(machine, seats, list(truths.values()))
     while len(machine.decided) < decisions:
         next(spans)
     clock, journal = Clock(), folder / "turns.jsonl"
@@ -388,10 +388,10 @@ def as_simulated(seats, rule, tail_share, folder, decisions=60):
     while clock.now < until_s:
         for seat in seats:
             held, known = live.held.get(seat.job), turns.get(seat.job)
-            if held is not None and (known is None or known.held.turn != held.turn):
+            if held is not None and (known is None or known.held.number != held.number):
                 draws = truths[seat.job].draws_s
-                seconds = draws[held.turn // 2 % len(draws)][held.turn % 2]
-                turns[seat.job] = FakeTurn(seat, seconds, tail_share, held)
+                seconds = draws[held.number // 2 % len(draws)][held.number % 2]
+                turns[seat.job] = FakePhase(seat, seconds, tail_share, held)
             elif held is not None and known.held != held:
                 known.move(held)
         job = min(turns, key=lambda name: turns[name].due_s)
@@ -400,9 +400,9 @@ def as_simulated(seats, rule, tail_share, folder, decisions=60):
             live.wake()
         elif turn.tail_s <= turn.ends_s:
             turn.tail_s = inf
-            live.tail(job, arrivals[job], turn.held.turn)
+            live.tail(job, arrivals[job], turn.held.number)
         else:
-            live.done(job, arrivals[job], turns.pop(job).held.turn)
+            live.done(job, arrivals[job], turns.pop(job).held.number)
     live.close()
     found = journalled(journal, until_s)
     assert found == [each for each in machine.decided if each.at_s < until_s]

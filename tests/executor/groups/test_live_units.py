@@ -2,12 +2,12 @@
 
 import pytest
 
-from rlplan.executor.groups.group_change import live_seat, live_units
-from rlplan.rounds.permits.permit_events import Seat
+from rlplan.executor.groups.group_change import in_live_units, live_units
+from rlplan.rounds.permits.permit_events import PlacedJob
 
 
 def seats(**jobs):
-    return {job: Seat(job, (tuple(rollout), tuple(train)), (3.0, 1.0)) for job, (rollout, train) in jobs.items()}
+    return {job: PlacedJob(job, (tuple(rollout), tuple(train)), (3.0, 1.0)) for job, (rollout, train) in jobs.items()}
 
 
 NODES = [(0,), (1,), (2,)]
@@ -18,8 +18,8 @@ def test_a_job_that_stays_keeps_its_units_numbers():
     running, planned = seats(a=([4], [5])), seats(a=([1], [2]), b=([0], [2]))
     live = live_units(running, planned, NODES, ["a"], 7)
     assert live == [(7,), (4,), (5,)]
-    assert live_seat(planned["b"], NODES, live).units == ((7,), (5,))
-    assert live_seat(planned["a"], NODES, live).units == running["a"].units
+    assert in_live_units(planned["b"], NODES, live).units == ((7,), (5,))
+    assert in_live_units(planned["a"], NODES, live).units == running["a"].units
     assert live_units({}, planned, [(0, 1), (2,)], (), 7) == [(7, 8), (9,)]
 
 

@@ -12,7 +12,7 @@ from rlplan.executor.groups.move_driver import AGAIN_S, LEAST_DRAIN_S, MoveDrive
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import sha256_file
 from rlplan.rounds.permits.move_machine import JobMove
-from rlplan.traces.groups.group_turns import GROUPS_COPY
+from rlplan.traces.groups.group_journal import GROUPS_COPY
 from rlplan.traces.groups.groups_folder import MOVES, moves_of, refusal_of, request_file
 from rlplan.traces.trace import read_trace
 
@@ -29,24 +29,18 @@ class Running:
     def __init__(self, folder):
         self.out, self.asked, self.fails, self.notes = folder, [], {}, []
         self.place = {"old": "g1", "stays": "g1", "mover": "g2"}
-        self.groups = {}
+        self.groups, self.jobs, self.ends = {}, self, {}
         for key in GROUPS:
             (folder / key).mkdir(exist_ok=True)
             seats = {job: SimpleNamespace(pace_s=50.0) for job, place in self.place.items() if place == key}
             state = SimpleNamespace(arrivals=dict.fromkeys(seats, 1))
-            self.groups[key] = SimpleNamespace(folder=folder / key, seats=seats, state=state)
+            self.groups[key] = SimpleNamespace(folder=folder / key, placed=seats, state=state)
 
     def group_of(self, job):
         return self.place.get(job)
 
-    def ended(self):
-        return set()
-
-    def stop_job(self, job, at_once):
+    def stop(self, job, at_once):
         self.asked.append(("stop now" if at_once else "stop", job))
-
-    def give_up(self, job, reason):
-        self.asked.append(("give up", job))
 
     async def start_job(self, planned, job):
         self.asked.append(("start", job))
@@ -126,7 +120,7 @@ def test_a_job_that_fails_or_finds_no_nodes_gives_its_move_up(folder):
         await moves.later(AGAIN_S + 1)
         assert moves.running.asked.count(("start", "mover")) == tries + 1, "its nodes are looked for again"
         await moves.later(PATIENCE_S)
-        assert ("give up", "mover") in moves.running.asked and not moves.driver.under_way
+        assert moves.running.ends["mover"].code == FAILED and not moves.driver.under_way
         assert moves.states() == {"old": "made", "mover": "failed", "new": "failed"}
 
     played(body())
@@ -139,7 +133,7 @@ def test_a_group_that_fails_takes_no_other_job_along(folder):
         await moves.apply()
         await moves.end("old")
         await moves.end("mover")
-        assert ("give up", "mover") in moves.running.asked
+        assert moves.running.ends["mover"].code == FAILED
         moves.running.arrive("new")
         await moves.driver.look()
         assert moves.states() == {"old": "made", "mover": "failed", "new": "made"}

@@ -25,15 +25,15 @@ from rlplan.executor.groups.permit_actor import (
 )
 from rlplan.executor.processes.actors import start_ray
 from rlplan.plans.yaml.errors import RunFailed
-from rlplan.rounds.permits.permit_events import Seat
-from rlplan.traces.groups.group_turns import TURNS, read_turns
+from rlplan.rounds.permits.permit_events import PlacedJob
+from rlplan.traces.groups.group_journal import GROUP_JOURNAL, read_group_journal
 
 from ..engines.engine_fakes import Method
 from ..virtual_loop import now_s, played
 from .test_live_permits import PAUSES, TAILS
 
 SECONDS = {"a": (60.0, 30.0), "b": (40.0, 50.0), "c": (20.0, 20.0)}
-SEATS = [Seat(job, ((0,), (1,)), each) for job, each in SECONDS.items()]
+SEATS = [PlacedJob(job, ((0,), (1,)), each) for job, each in SECONDS.items()]
 ITERATIONS = 6
 
 
@@ -55,25 +55,25 @@ async def train(name, job, unit_s=1.0):
 
 def check(folder):
     """Each job had its turns in order, and they follow from the journal's events."""
-    turns = read_turns(folder / TURNS)
+    turns = read_group_journal(folder / GROUP_JOURNAL)
     for job in SECONDS:
-        ended = [turn for turn in turns.turns if turn.job == job and turn.ended]
+        ended = [turn for turn in turns.spans if turn.job == job and turn.ended]
         assert [turn.phase for turn in ended] == ["rollout", "train"] * (ITERATIONS + 1)
-    LivePermits("g1", "multi_rate", SEATS, folder / TURNS).close()  # else it is refused
+    LivePermits("g1", "multi_rate", SEATS, folder / GROUP_JOURNAL).close()  # else it is refused
 
 
 class Actor:
     """Ray's handle of an actor in this process; `kill` ends it, and another goes on with its journal."""
 
     def __init__(self, folder, seats, rule="multi_rate"):
-        self._new = lambda: PermitActor("g1", rule, seats, str(folder / TURNS), now_s)
+        self._new = lambda: PermitActor("g1", rule, seats, str(folder / GROUP_JOURNAL), now_s)
         self._actor, self._alive, self.calls = self._new(), asyncio.Event(), []
 
     def __getattr__(self, method):
         return Method(lambda *arguments: self._call(method, *arguments))
 
     async def _call(self, method, *arguments):
-        self.calls.append(method)
+        self.calls.append(arguments[0] if method == "report" else method)
         actor, alive = self._actor, self._alive
         call, death = (asyncio.ensure_future(each) for each in (getattr(actor, method)(*arguments), alive.wait()))
         await asyncio.wait({call, death}, return_when=asyncio.FIRST_COMPLETED)
@@ -173,12 +173,12 @@ def test_a_job_follows_its_units_and_says_what_it_left(in_process):
         await a.tail()
         kept = await waits
         assert kept.units == (0,) and not begins.done()
-        await a.cleared(kept.since_s)
+        await a.released(kept.since_s)
         await begins
         assert (await b.holding()).units == (1,)
-        seat = Seat("d", ((7,), (8,)), (1.0, 1.0))
-        await ask(lambda: actor, "take_seat", seat)
-        await ask(lambda: actor, "give_up", "b")
+        seat = PlacedJob("d", ((7,), (8,)), (1.0, 1.0))
+        await ask(lambda: actor, "report", "place_job", seat)
+        await ask(lambda: actor, "report", "remove_job", "b")
         assert set(GroupState(*await ask(lambda: actor, "state")).arrivals) == {"a", "d"}
 
     in_process(TAILS[:2], body, "first_come")
@@ -188,7 +188,7 @@ def test_a_turn_that_was_paused_meanwhile_lets_the_urgent_one_begin(in_process):
     async def body(actor):
         a, b = MemberPermits("g1", "a", "pa"), MemberPermits("g1", "b", "pb")
         await a.ready()
-        await ask(lambda: actor, "take_seat", PAUSES[1])
+        await ask(lambda: actor, "report", "place_job", PAUSES[1])
         await asyncio.sleep(1)
         await b.ready()
         begins = asyncio.create_task(a.begin("rollout"))
@@ -211,7 +211,7 @@ def test_a_turn_that_was_paused_meanwhile_lets_the_urgent_one_begin(in_process):
 @pytest.mark.parametrize("dies", [False, True])
 def test_the_actor_wakes_its_machine_when_it_is_due(in_process, dies):
     """A job that would make a pressed one late is held back until it would be late itself (rounds/permits)."""
-    tight, lax = (Seat(job, ((0,), (1,)), each, pace_s=slo * sum(each)) for job, each, slo in (
+    tight, lax = (PlacedJob(job, ((0,), (1,)), each, pace_s=slo * sum(each)) for job, each, slo in (
         ("tight", (80.0, 77.0), 1.1), ("lax", (888.0, 559.0), 2.0),
     ))  # fmt: skip
 
@@ -237,7 +237,7 @@ def test_the_actor_wakes_its_machine_when_it_is_due(in_process, dies):
 def test_a_job_that_finds_no_actor_gives_up_in_time(in_process, gone):
     async def body(actor):
         began = now_s()
-        actor._actor.ready = lambda job, process: asyncio.sleep(10**6)
+        actor._actor.report = lambda *arguments: asyncio.sleep(10**6)
         with pytest.raises(RunFailed, match="actor that gives permits is gone for 60 s"):
             await MemberPermits("nobody" if "there" in gone else "g1", "a", "p").ready()
         assert ACTOR_S < now_s() - began <= ACTOR_S + (1 if "there" in gone else CALL_S + 1)
@@ -248,7 +248,7 @@ def test_a_job_that_finds_no_actor_gives_up_in_time(in_process, gone):
 @pytest.mark.search
 def test_turns_go_on_in_ray_where_they_stood_when_the_actor_dies(tmp_path, loop):
     start_ray()
-    actor = start_permits("permits-test", "g1", "multi_rate", SEATS, tmp_path / TURNS)
+    actor = start_permits("permits-test", "g1", "multi_rate", SEATS, tmp_path / GROUP_JOURNAL)
 
     async def kill():
         for _ in range(3):

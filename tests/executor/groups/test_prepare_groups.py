@@ -11,14 +11,14 @@ from click.testing import CliRunner
 from rlplan.cli.main import cli
 from rlplan.executor.groups import member_process, prepare_group
 from rlplan.executor.groups.group_change import planned_change
-from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, Member, MemberTask
+from rlplan.executor.groups.member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
 from rlplan.executor.groups.prepare_group import prepare_groups
-from rlplan.executor.placement.seats import Room, place
+from rlplan.executor.placement.run_placement import Room, place
 from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import sha256_file
 from rlplan.rounds.permits.move_machine import JobMove
-from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS
+from rlplan.traces.groups.group_journal import GROUP_JOURNAL, GROUPS_COPY
 
 from ..test_prepare import MODEL
 from ..tiny_job import make_plan, train_apart, write_plan
@@ -52,7 +52,7 @@ def test_the_groups_of_a_plan_have_seats_and_nodes_for_their_jobs(folder, tmp_pa
     assert [job.name for job in group.jobs] == ["a", "b"] and group.kind == "cpu"
     assert [(room.pool, room.devices) for room in group.rooms] == [("learn", 1), ("main", 1)]
     assert group.units == ((0,), (1,)) and group.job("b").nodes == (1, 0)
-    seat = group.job("b").seat
+    seat = group.job("b").placed
     assert seat.units == ((1,), (0,)) and seat.expected_s[0] > 0 and seat.pace_s > 0 and seat.switch_s == (0.05, 0.05)
     assert group.job("a").execution.run_dir == tmp_path / "out" / group.key / "a"
     (alone,) = prepare_groups(folder / "groups.yaml", group.key, tmp_path / "out", False)
@@ -70,7 +70,7 @@ def test_a_folder_takes_groups_as_they_were_started(folder, tmp_path):
 
     refused("holds no run of a group to resume; run without --resume", resume=True)
     (out / "g1").mkdir(parents=True)
-    journal = out / "g1" / TURNS
+    journal = out / "g1" / GROUP_JOURNAL
     journal.write_text('{"event":"group","t_s":0,"group":"g1"}\n')
     assert prepare_groups(plan, None, out, False), "no turn has ended"
     refused("holds the runs of all groups of a plan; continue them as they were started", key="g1")
@@ -167,7 +167,7 @@ def test_a_new_plan_says_who_leaves_moves_and_joins(folder, tmp_path):
     (out / GROUPS_COPY).write_text(plan.read_text() + "\n")
     with pytest.raises(InputError, match="was solved from another plan than the one that runs"):
         planned_change(out, after, ())
-    (out / TURNS).write_text('{"event":"group","t_s":0,"group":"g1"}\n')
+    (out / GROUP_JOURNAL).write_text('{"event":"group","t_s":0,"group":"g1"}\n')
     with pytest.raises(InputError, match="runs one group alone"):
         planned_change(out, after, ())
 
@@ -182,13 +182,11 @@ TASK = MemberTask(
 def test_a_task_says_where_a_jobs_engines_are_in_its_group(tmp_path):
     TASK.write(tmp_path / "task.json")
     task = MemberTask.read(tmp_path / "task.json")
-    member = Member.of(task)
-    (node,) = member.nodes
+    (node,) = task.leased
     assert (node.node_id, node.facts.cores, node.facts.versions, node.part) == ("n1", (0, 1), (("torch", "2"),), True)
     placement = place(Room("p", 2, 1, 1), {1: ["one", "two"]}, {}, 0)
-    assert member.engine_units(place(Room("p", 1, 2, 2), {1: ["one"]}, {}, 0)) is None, "one node, which it always has"
-    member = Member(member.permits, member.nodes * 2, (frozenset({0}), frozenset({1, 2})), 1, 0.5, False)
-    units = member.engine_units(placement)
+    assert task.engine_units(place(Room("p", 1, 2, 2), {1: ["one"]}, {}, 0)) is None, "one node, which it always has"
+    units = replace(task, nodes=task.nodes * 2, units=[[0], [1, 2]]).engine_units(placement)
     assert units.of_engine == {"one": frozenset({0}), "two": frozenset({1, 2})} and units.all_units == {0, 1, 2}
     assert (units.keep, units.at_finished, units.pauses) == (1, 0.5, False)
     engines = [SimpleNamespace(name=name) for name in ("one", "two")]
@@ -208,7 +206,7 @@ def test_a_jobs_process_tells_lines_and_ends_as_its_execution_does(tmp_path, mon
     driven, signals = [], []
 
     def execute(executions, options, watcher, member):
-        driven.append((executions, options.steps, [node.node_id for node in member.nodes]))
+        driven.append((executions, options.steps, [node.node_id for node in member.leased]))
         watcher.phase("starting Ray")
         watcher.round_begins("a", "short", 2, None)
         figures = dict.fromkeys(("total_s", "rollout_s", "train_s", "reward_mean"), 1.5)

@@ -13,16 +13,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 import ray
 
 from benchmarks.ray_nodes import RayNodes
+from rlplan.executor.placement.actor_placer import ActorPlacer, NodeNews
 from rlplan.executor.placement.live_checks import check_shared
-from rlplan.executor.placement.seat_keeper import NodeNews, SeatKeeper
-from rlplan.executor.placement.seats import Room, place
+from rlplan.executor.placement.run_placement import Room, place
 from rlplan.executor.processes.actors import start_ray
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 ROOM, TRAIN_ROOM = Room("rollout", nodes=2, devices=2, cores=2), Room("train", nodes=1, devices=2, cores=2)
 
 
-async def newly(keeper: SeatKeeper) -> list[tuple[int, float | None]]:
+async def newly(keeper: ActorPlacer) -> list[tuple[int, float | None]]:
     """The nodes that drain; Ray's tables may need a moment to say so."""
     for _ in range(100):
         if new := keeper.newly_draining():
@@ -34,7 +34,7 @@ async def newly(keeper: SeatKeeper) -> list[tuple[int, float | None]]:
 async def observe(nodes: Any) -> dict[str, Any]:
     placement = place(ROOM, {1: ["one", "two"]}, {"plan": 2}, 2, TRAIN_ROOM)
     news: list[NodeNews] = []
-    keeper, rival = SeatKeeper(placement, "cpu", news.append), SeatKeeper(placement, "cpu")
+    keeper, rival = ActorPlacer(placement, "cpu", news.append), ActorPlacer(placement, "cpu")
     seen: dict[str, Any] = {}
     await keeper.open(own_machine=False)
     one, two = await keeper.engine("one"), await keeper.engine("two")

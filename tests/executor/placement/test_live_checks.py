@@ -17,7 +17,6 @@ from rlplan.executor.placement.live_checks import (
     LiveCheck,
     check_shared,
     live_check,
-    live_check_of_rooms,
 )
 from rlplan.executor.placement.live_nodes import (
     LeasedNode,
@@ -26,7 +25,7 @@ from rlplan.executor.placement.live_nodes import (
     device_resource,
     free_address,
 )
-from rlplan.executor.placement.seats import Room, place
+from rlplan.executor.placement.run_placement import Room
 from rlplan.executor.processes import actors
 from rlplan.executor.processes.actors import start_ray
 from rlplan.executor.processes.host import cluster_address
@@ -65,17 +64,15 @@ def test_a_placement_is_compared_with_the_cluster_that_is_there(cluster, monkeyp
     nodes = cluster([2, 1], resource="CPU")
     monkeypatch.setattr(actors, "start_ray", lambda: False)
     monkeypatch.setattr(live_checks, "cluster_address", lambda: None)
-    two = place(Room("p", 2, 2, 2), {2: ["one", "two"]}, {}, 0)
+    two = [Room("p", 1, 2, 2)] * 2
     needs = "needs 2 nodes: set RAY_ADDRESS to the head of a Ray cluster that has them"
     assert live_check(two, "cpu") == LiveCheck([], needs, False)
-    assert live_check(place(Room("p", 1, 2, 2), {2: ["one"]}, {}, 0), "cpu") == LiveCheck([], None, False)
-    assert live_check_of_rooms([Room("p", 1, 2, 2)] * 2, "cpu") is None
+    assert live_check(two[:1], "cpu") == LiveCheck([], None, False)
     monkeypatch.setattr(live_checks, "cluster_address", lambda: "10.0.0.1:6379")
     found = live_check(two, "cpu")
     assert found.addresses == ["127.0.0.3", None] and found.in_cluster and found.lack.startswith("pool 'p' needs 2")
     nodes.add(2)
     assert live_check(two, "cpu") == LiveCheck(["127.0.0.3", "127.0.0.5"], None, True)
-    assert live_check_of_rooms([Room("p", 1, 2, 2)], "cpu") is None
     nodes.add(0)
     assert [node.address for node in cluster_nodes("CPU")] == ["127.0.0.3", "127.0.0.4", "127.0.0.5"]
     assert device_resource("cpu") == "CPU" and device_resource("cuda") == "GPU"

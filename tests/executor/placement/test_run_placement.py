@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import rlplan.plans
-from rlplan.executor.placement.seats import DoesNotFit, Room, run_placement
+from rlplan.executor.placement.run_placement import DoesNotFit, Room, run_placement
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.plan import load_plan
 from rlplan.plans.schema.planned_job import PlannedJob

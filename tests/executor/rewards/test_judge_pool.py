@@ -28,7 +28,7 @@ class Words:
 class Copy:
     """An engine that keeps what it is asked."""
 
-    def __init__(self, config, tell, supervisor, seats=None):
+    def __init__(self, config, tell, supervisor, placer=None):
         self.config, self.name, self._tell = config, config.name, tell
         self.alive, self.error, self.refuses = True, None, None
         self.asked, self.batches, self.aborted = {}, [], []

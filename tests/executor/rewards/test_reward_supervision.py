@@ -175,7 +175,7 @@ def test_a_worker_keeps_its_node_and_restarts_in_less_time():
 
     async def body():
         seats = SimpleNamespace(worker=seat_of)
-        process = RewardProcess("r", CONFIG, keeper(), spawn=machine.spawn, end=machine.end, seats=seats, number=3)
+        process = RewardProcess("r", CONFIG, keeper(), spawn=machine.spawn, end=machine.end, placer=seats, number=3)
         assert process._start_deadline_s() == 300.0
         await process.start()
         assert process._start_deadline_s() == 120.0

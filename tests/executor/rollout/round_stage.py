@@ -10,7 +10,7 @@ from rlplan.executor.rollout.round_runner import RoundOptions, RoundRunner
 from rlplan.executor.rollout.unit_change import EngineUnits, round_units
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.machines.race import RaceRound
-from rlplan.rounds.permits.permit_events import Seat
+from rlplan.rounds.permits.permit_events import PlacedJob
 from rlplan.traces.trace import read_trace
 
 from ..engines.engine_fakes import FakeActor, Rewards
@@ -99,7 +99,7 @@ def check(result, version="v"):
         assert (sample.version_start, sample.version_end) == (version, version)
 
 
-class Turns:
+class GroupSide:
     """A job's side of the group, as MemberPermits has it, in this process."""
 
     def __init__(self, live, job):
@@ -114,11 +114,11 @@ class Turns:
     async def tail(self):
         self.live.tail(self.job, self.arrival, self.turn)
 
-    async def cleared(self, since_s):
-        self.live.cleared(self.job, self.arrival, self.turn, since_s)
+    async def released(self, since_s):
+        self.live.released(self.job, self.arrival, self.turn, since_s)
 
-    def given(self):
-        return self.live.given(self.job, self.arrival, self.turn)
+    def granted(self):
+        return self.live.granted(self.job, self.arrival, self.turn)
 
     def end(self):
         self.live.done(self.job, self.arrival, self.turn)
@@ -130,7 +130,7 @@ class Shared(RoundStage):
     unit."""
 
     pauses = False
-    seats = tuple(Seat(job, ((0, 1), (2,)), (10.0, 1.0), keep=1) for job in "ab")
+    seats = tuple(PlacedJob(job, ((0, 1), (2,)), (10.0, 1.0), keep=1) for job in "ab")
 
     def __init__(self, tmp_path, **options):
         super().__init__(tmp_path, **options)
@@ -139,11 +139,11 @@ class Shared(RoundStage):
 
     def begin_group(self):
         self.group("first_come", self.seats)
-        self.b = Turns(self.live, "b")
+        self.b = GroupSide(self.live, "b")
 
     def group(self, rule, seats):
         self.live = LivePermits("g1", rule, seats, self.journal, asyncio.get_running_loop().time)
-        self.a = Turns(self.live, "a")
+        self.a = GroupSide(self.live, "a")
 
     async def units(self, permits, at_finished):
         of_engine = {engine.name: frozenset({number}) for number, engine in enumerate(self.short)}

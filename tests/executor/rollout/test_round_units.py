@@ -9,11 +9,11 @@ import pytest
 from rlplan.executor.rollout.unit_change import EngineUnits
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.hand_over import HandOver
-from rlplan.rounds.permits.permit_events import Seat
+from rlplan.rounds.permits.permit_events import PlacedJob
 
 from ..engines.engine_fakes import until
 from ..stage import staged
-from .round_stage import SAMPLES, Shared, Turns, check, left
+from .round_stage import SAMPLES, GroupSide, Shared, check, left
 
 
 @staged(Shared)
@@ -21,8 +21,8 @@ async def test_the_next_job_begins_on_units_the_tail_left(stage):
     one, other = stage.short
 
     async def during(task):
-        assert not stage.b.given()
-        await until(stage.b.given)
+        assert not stage.b.granted()
+        await until(stage.b.granted)
         assert not task.done() and stage.live.held["b"].units == (1,)
         assert not stage.actor(other).running, "nothing of the job decodes on what it gave away"
 
@@ -42,7 +42,7 @@ async def test_the_next_job_begins_on_units_the_tail_left(stage):
 async def test_a_round_gets_units_when_anothers_tail_has_ended(stage):
     one, other = stage.short
     stage.live.tail("a", stage.a.arrival, 0)
-    stage.live.cleared("a", stage.a.arrival, 0, stage.live.now_s())
+    stage.live.released("a", stage.a.arrival, 0, stage.live.now_s())
 
     async def during(task):
         await until(lambda: len(stage.submitted(other)) == SAMPLES)
@@ -74,13 +74,13 @@ async def hangs(request_ids):
 async def test_a_round_that_is_left_says_that_what_was_taken_is_clear(stage):
     async def during(task):
         await until(lambda: "b" in stage.live.held)
-        assert not stage.b.given()
+        assert not stage.b.granted()
         await left(task)
         raise RunFailed("left")
 
     with pytest.raises(RunFailed, match="left"):
         await stage.round(permits=stage.a, during=during)
-    assert stage.words() == ["tail", "cleared"] and stage.b.given()
+    assert stage.words() == ["tail", "cleared"] and stage.b.granted()
 
 
 @pytest.mark.parametrize("word", ["tail", "holding"])
@@ -104,8 +104,8 @@ async def test_a_round_that_has_all_its_units_says_nothing(stage):
     assert stage.words() == [] and stage.run.told("units") == []
 
 
-PATIENT = Seat("a", ((0, 1), (2,)), (100.0, 1.0), pace_s=1000.0, resume_s=(1.0, None))
-URGENT = Seat("b", ((0,), (3,)), (5.0, 1.0), pace_s=7.0)
+PATIENT = PlacedJob("a", ((0, 1), (2,)), (100.0, 1.0), pace_s=1000.0, resume_s=(1.0, None))
+URGENT = PlacedJob("b", ((0,), (3,)), (5.0, 1.0), pace_s=7.0)
 
 
 class Urgent(Shared):
@@ -115,11 +115,11 @@ class Urgent(Shared):
 
     def begin_group(self):
         self.group("multi_rate", [self.patient])
-        self.live.take_seat(URGENT)
+        self.live.place_job(URGENT)
 
     def come(self):
         """Job b comes."""
-        self.b = Turns(self.live, "b")
+        self.b = GroupSide(self.live, "b")
         assert self.live.held["a"].units == ()
 
     def states(self):
@@ -141,8 +141,8 @@ async def test_a_paused_round_leaves_its_engines_and_goes_on_with_its_tokens(sta
     async def during(task):
         await asyncio.sleep(0.1)
         stage.come()
-        assert not stage.b.given()
-        await until(stage.b.given)
+        assert not stage.b.granted()
+        await until(stage.b.granted)
         assert not any(stage.actor(engine).running for engine in stage.short), "nothing of a decodes"
         assert stage.states() == ["asleep", "asleep"]
         stood = len(stage.log)
@@ -172,7 +172,7 @@ async def test_a_round_that_is_paused_again_and_again_loses_no_sample(stage):
                 stage.b.end()  # its training; it wants the unit again
             else:
                 stage.come()
-            await until(stage.b.given)
+            await until(stage.b.granted)
             stage.b.end()
 
     check(await stage.paused(during))
@@ -185,16 +185,16 @@ async def test_a_round_that_is_paused_while_its_engines_come_back_goes_on(stage)
     async def during(task):
         await until(lambda: stage.submitted(stage.short[0]))
         stage.come()
-        await until(stage.b.given)
+        await until(stage.b.granted)
         gate = stage.actor(stage.short[0]).gate = asyncio.Event()
         stage.b.end()
         await until(lambda: stage.given)
         stage.b.end()  # its training
         assert stage.live.held["a"].units == ()
         await asyncio.sleep(1)
-        assert not stage.b.given(), "weights are on their way to what b is to have"
+        assert not stage.b.granted(), "weights are on their way to what b is to have"
         gate.set()
-        await until(stage.b.given)
+        await until(stage.b.granted)
         assert stage.states() == ["asleep", "asleep"] and not task.done()
         stage.b.end()
 
@@ -209,11 +209,11 @@ async def test_a_round_whose_last_rewards_come_in_its_pause_ends_there(stage):
     async def during(task):
         await until(lambda: len(stage.rewards.pending) == SAMPLES)
         stage.come()
-        await until(stage.b.given)
+        await until(stage.b.granted)
         stage.rewards.give()
         await asyncio.wait_for(asyncio.shield(task), 5)
         stage.a.end()
-        assert stage.a.given() and stage.live.held["a"].phase == "train", "it trains while b decodes"
+        assert stage.a.granted() and stage.live.held["a"].phase == "train", "it trains while b decodes"
 
     check(await stage.paused(during))
 
@@ -226,7 +226,7 @@ async def test_an_engine_that_dies_as_its_round_is_paused_costs_no_sample(stage,
         stage.come()
         await until(lambda: any(entry[1] == "release" for entry in stage.log))
         stage.short[0].fail("the test ends it")
-        await until(stage.b.given)
+        await until(stage.b.granted)
         assert not task.done()
         if bounded:  # else a replacement waits for nobody
             assert "awake" not in stage.states()
@@ -240,21 +240,21 @@ async def test_a_round_that_is_left_in_its_pause_leaves_nothing(stage):
     async def during(task):
         await until(lambda: stage.submitted(stage.short[0]))
         stage.come()
-        await until(stage.b.given)
+        await until(stage.b.granted)
         await left(task)
         raise RunFailed("left")
 
     with pytest.raises(RunFailed, match="left"):
         await stage.paused(during)
-    assert stage.b.given() and stage.states() == ["asleep", "asleep"]
+    assert stage.b.granted() and stage.states() == ["asleep", "asleep"]
 
 
 @staged(Urgent)
 async def test_a_rollout_that_is_paused_before_its_round_says_it_is_clear(stage):
     stage.come()
-    assert not stage.b.given()
+    assert not stage.b.granted()
     waiting = asyncio.create_task(stage.units(stage.a, None))
-    await until(stage.b.given)
+    await until(stage.b.granted)
     assert not waiting.done()
     stage.b.end()
     units = await asyncio.wait_for(waiting, 60)
@@ -280,7 +280,7 @@ async def test_a_tail_that_a_pause_met_is_said_again_afterwards(stage):
         await heard()
 
     async def during(task):
-        await until(lambda: said and stage.b.given())
+        await until(lambda: said and stage.b.granted())
         assert "tail" not in stage.words(), "who is paused has no tail"
         stage.b.end()
 

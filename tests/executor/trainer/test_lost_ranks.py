@@ -77,13 +77,13 @@ class FakeRank:
 class Group(TrainerGroup):
     """A group over fake ranks; `fates` are of each rank, in the first launch and in those that follow."""
 
-    def __init__(self, *launches, seats=None):
+    def __init__(self, *launches, placer=None):
         async def pause(seconds):
             return None
 
         supervisor = Supervisor(Patience(stall_s=0.2), pause=pause)
         config = TrainerConfig("", Algorithm(name="grpo", learning_rate=0.1), UPDATE, 2, 1.0, Divisors(1.0, 1.0, 1))
-        super().__init__("run", replace(config, ranks=len(launches[0])), supervisor, seats, spawn=self._fakes)
+        super().__init__("run", replace(config, ranks=len(launches[0])), supervisor, placer, spawn=self._fakes)
         self.launches, self.spawned_on = list(launches), []
 
     def _fakes(self, config, seats):
@@ -202,7 +202,7 @@ def test_ranks_are_constructed_where_they_sit_and_meet_at_rank_0():
         async def ranks(self, plan, patience_s):
             return [plan, patience_s]
 
-    group = Group([{"meeting_point": "node:7", "construct": (42, 0.5)}, {"construct": (41, 0.5)}], seats=Seats())
+    group = Group([{"meeting_point": "node:7", "construct": (42, 0.5)}, {"construct": (41, 0.5)}], placer=Seats())
 
     async def call(group):
         assert group.parameters == 42 and group.spawned_on == [["run", trainers.NODE_PATIENCE_S]]

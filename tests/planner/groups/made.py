@@ -9,7 +9,7 @@ import pytest
 from rlplan.planner.groups.choose.group_columns import FULL, unit_shares
 from rlplan.planner.groups.choose.group_nodes import resident
 from rlplan.planner.groups.choose.group_solution import GroupChecker
-from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, NodeType, NodeTypes, PhaseWay, Pin, Rules
+from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Jobs, NodeType, NodeTypes, PhaseOption, Pin, Rules
 from rlplan.planner.groups.inputs.workload_jobs import Problem, problem_of
 from rlplan.planner.groups.solve_workload import solve_workload
 from rlplan.plans.schema.groups_plan import GroupsInputs, GroupsPlan
@@ -52,10 +52,10 @@ def job(
 
     `spill`: its rollout also runs on a training node, in so many times the seconds; `wide`: its training on two.
     """
-    rollout = [PhaseWay("roll", nodes[0], 1, float(rollout_s), gb * 1e9)]
-    train = [PhaseWay("train", nodes[1], 1, float(train_s), gb * 1e9)]
-    rollout += [PhaseWay("train", nodes[0], 1, spill * rollout_s, gb * 1e9)] * bool(spill)
-    train += [PhaseWay("train", 2, 1, wide * train_s, gb * 1e9)] * bool(wide)
+    rollout = [PhaseOption("roll", nodes[0], 1, float(rollout_s), gb * 1e9)]
+    train = [PhaseOption("train", nodes[1], 1, float(train_s), gb * 1e9)]
+    rollout += [PhaseOption("train", nodes[0], 1, spill * rollout_s, gb * 1e9)] * bool(spill)
+    train += [PhaseOption("train", 2, 1, wide * train_s, gb * 1e9)] * bool(wide)
     return GroupJob(name, slo, tuple(rollout), tuple(train), **fields)
 
 

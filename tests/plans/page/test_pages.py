@@ -22,8 +22,8 @@ from rlplan.plans.phrases.numbers import seconds
 from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.yaml_io import dump
+from rlplan.traces.groups.group_journal import GROUPS_COPY
 from rlplan.traces.groups.group_report import group_report
-from rlplan.traces.groups.group_turns import GROUPS_COPY
 from rlplan.traces.report import report
 
 from ...golden import compact, same_as_golden

@@ -47,7 +47,7 @@ def measured(monkeypatch, tmp_path, of=None, judge=False, judge_fails=False, mod
         fleet = SimpleNamespace(all_engines=lambda: ["engines"])
         rewards = SimpleNamespace(close=note("rewards closed"))
         return SimpleNamespace(
-            seats=seats, fleet=fleet, rewards=rewards, turns=turns, trainers={"t": 1}, machine=note("m", "a machine")
+            placer=seats, fleet=fleet, rewards=rewards, turns=turns, trainers={"t": 1}, machine=note("m", "a machine")
         )
 
     def sampler(*arguments):

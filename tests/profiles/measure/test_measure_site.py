@@ -20,7 +20,7 @@ from rlplan.profiles.measure.measure_site import (
 )
 from rlplan.profiles.measure.measure_updates import moves_s
 from rlplan.profiles.measure.time_budget import MOVES, TurnSeconds
-from rlplan.rounds.device_ledger import KV_CACHE, MOMENTS, PARAMETERS, DeviceTurn
+from rlplan.rounds.device_ledger import KV_CACHE, MOMENTS, PARAMETERS, DeviceTransition
 from rlplan.rounds.step_order import to_decoding, to_sending, to_starting, to_training
 
 from .fakes import demo_job, pool
@@ -41,7 +41,7 @@ def site(**sizes):
 
 
 def test_no_device_has_two_holders_in_a_phase():
-    placement = site().seats.placement
+    placement = site().placer.placement
     assert not placement.double_booked()
     assert {name: len(seats) for name, seats in placement.trainers.items()} == {FIRST: 1, OTHER: 4}
     assert [placement.engines[f"rollout-tp1-{number}"].node for number in range(4)] == [0, 0, 1, 1]
@@ -84,20 +84,20 @@ def test_engines_and_trainers_in_turn_fit_on_a_gpu_that_holds_them():
             ledger.take(turn)
         ledger.check_invariants()
 
-    ledger.take(DeviceTurn("trainer_starts", first))
+    ledger.take(DeviceTransition("trainer_starts", first))
     for tp in (1, 2):
         engines = [name for name in ledger.where if name.startswith(f"rollout-tp{tp}")]
         lead(to_starting)
         for name in engines:
-            ledger.take(DeviceTurn("engine_starts", name))
+            ledger.take(DeviceTransition("engine_starts", name))
         for _ in range(2):
             lead(to_training, first)
             lead(to_sending, first, engines)
             lead(to_decoding, engines)
         for name in engines:
-            ledger.take(DeviceTurn("engine_ends", name))
+            ledger.take(DeviceTransition("engine_ends", name))
     lead(to_starting)
-    ledger.take(DeviceTurn("trainer_starts", other))
+    ledger.take(DeviceTransition("trainer_starts", other))
     lead(to_training, other)
 
 
@@ -133,7 +133,7 @@ def test_the_moves_of_a_trainer_are_timed_in_both_ways():
 def test_a_trainer_that_no_gpu_holds_is_refused_before_it_takes_memory():
     ledger = site(parameters=8 * 10**9).turns.ledger
     with pytest.raises(ValueError, match=r"GPU 0 of node 0: .* 96 GB more for trainer profile, and 73\.6 GB are free"):
-        ledger.take(DeviceTurn("trainer_starts", trainer_name(FIRST)))
+        ledger.take(DeviceTransition("trainer_starts", trainer_name(FIRST)))
 
 
 def test_cores_hold_no_bytes():

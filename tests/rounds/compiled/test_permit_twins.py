@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns
-from rlplan.rounds.permits.permit_events import Seat
+from rlplan.planner.groups.simulate.permit_simulator import TruePhases, simulate_phases
+from rlplan.rounds.permits.permit_events import PlacedJob
 from rlplan.rounds.permits.permit_machine import PermitMachine
 
 from .plain import load
@@ -24,7 +24,7 @@ def words(units):
 def arrays(seats, truths):
     """A group as the twin takes it."""
     draws = max(len(truth.draws_s) for truth in truths)
-    return plain.compiled_permits.SeatArrays(
+    return plain.compiled_permits.PlacedArrays(
         units=np.array([[words(units) for units in seat.units] for seat in seats], np.uint64),
         expected_s=np.array([seat.expected_s for seat in seats]),
         switch_s=np.array([seat.switch_s for seat in seats]),
@@ -45,7 +45,7 @@ def group(seed):
         rollout, train = dice.sample(range(units), dice.randint(1, units)), pick([[6, 7], [7, units - 1]])
         expected = pick(seconds), pick(seconds)
         seats.append(
-            Seat(
+            PlacedJob(
                 f"job-{number}",
                 (tuple(apart * u for u in sorted(rollout)), tuple(apart * u for u in sorted(train))),
                 expected,
@@ -56,13 +56,13 @@ def group(seed):
             )
         )
         factors = [(dice.uniform(0.3, 2), dice.uniform(0.3, 2)) for _ in range(draws)]
-        truths.append(TrueTurns(tuple((expected[0] * a, expected[1] * b) for a, b in factors), pick([0.0, 0.2, 0.5])))
+        truths.append(TruePhases(tuple((expected[0] * a, expected[1] * b) for a, b in factors), pick([0.0, 0.2, 0.5])))
     return seats, truths
 
 
 def phases(seats, truths, rule, interference, count):
     """(job, whether it trained, end) of the first phases that end, by the reference."""
-    ends = (s for s in simulate_turns(PermitMachine(rule), seats, truths, interference) if s.ends_phase)
+    ends = (s for s in simulate_phases(PermitMachine(rule), seats, truths, interference) if s.ends_phase)
     return ((int(s.job[4:]), s.phase == "train", s.end_s) for s in itertools.islice(ends, count))
 
 
@@ -86,10 +86,10 @@ def test_the_twin_ends_the_same_phases_at_the_same_times(rule, seeds):
 def pair(pace=1.3, factors=(1.0,)):
     """Two jobs on one training node, of which the second is faster; turns take so many times what is expected."""
     seats = [
-        Seat("job-0", ((0,), (9,)), (300.0, 100.0), pace_s=pace * 400.0),
-        Seat("job-1", ((1,), (9,)), (60.0, 40.0), pace_s=pace * 100.0),
+        PlacedJob("job-0", ((0,), (9,)), (300.0, 100.0), pace_s=pace * 400.0),
+        PlacedJob("job-1", ((1,), (9,)), (60.0, 40.0), pace_s=pace * 100.0),
     ]
-    return seats, [TrueTurns(tuple((s * a, s_ * a) for a in factors)) for s, s_ in (seat.expected_s for seat in seats)]
+    return seats, [TruePhases(tuple((s * a, s_ * a) for a in factors)) for s, s_ in (seat.expected_s for seat in seats)]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -124,7 +124,7 @@ def test_completions_are_the_ends_of_iterations(rule):
 
 
 def long_run(groups, rule, verdict=False):
-    stacked = plain.compiled_permits.SeatArrays(
+    stacked = plain.compiled_permits.PlacedArrays(
         *(np.stack(each) for each in zip(*(arrays(*one) for one in groups), strict=True))
     )
     counts, out = np.array([len(seats) for seats, _ in groups]), np.zeros((len(groups), len(groups[0][0])))

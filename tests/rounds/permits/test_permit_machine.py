@@ -13,8 +13,8 @@ from rlplan.rounds.permits.permit_events import (
     Grow,
     Leave,
     Pause,
-    Reseat,
-    Seat,
+    PlacedJob,
+    Retime,
     Start,
     TailReached,
     UnitsLost,
@@ -29,7 +29,7 @@ each_rule = pytest.mark.parametrize("rule", sorted(PERMIT_RULES))
 
 def seat(job, node, rollout_s=100.0, train_s=50.0, slo=1.5, **more):
     """A job on one rollout node of one unit and the training node, unit 9."""
-    return Seat(job, ((node,), (9,)), (rollout_s, train_s), pace_s=slo * (rollout_s + train_s), **more)
+    return PlacedJob(job, ((node,), (9,)), (rollout_s, train_s), pace_s=slo * (rollout_s + train_s), **more)
 
 
 class Driver:
@@ -51,12 +51,12 @@ class Driver:
         return self.starts(Done(job), now_s)
 
     def turn(self, job):
-        return next(turn for turn in self.machine.turns if turn.seat.job == job)
+        return next(turn for turn in self.machine.jobs if turn.name == job)
 
 
 @each_rule
 def test_jobs_that_share_no_unit_run_at_once(rule):
-    driver = Driver(rule, seat("a", 0), Seat("b", ((1,), (8,)), (100.0, 50.0)))
+    driver = Driver(rule, seat("a", 0), PlacedJob("b", ((1,), (8,)), (100.0, 50.0)))
     assert set(driver.begun) == {("a", "rollout"), ("b", "rollout")}
     assert driver.handle(Done("a"), 100.0) == [Start("a", "train", (9,), True)], "its own phases never overlap"
 
@@ -86,7 +86,7 @@ def test_first_come_serves_in_the_order_of_asking():
 
 
 def test_first_come_lets_nobody_past_who_waits_for_more_units():
-    driver = Driver("first_come", seat("a", 0), Seat("wide", ((0, 1), (9,)), (100.0, 50.0)))
+    driver = Driver("first_come", seat("a", 0), PlacedJob("wide", ((0, 1), (9,)), (100.0, 50.0)))
     assert driver.starts(Arrive((seat("late", 1),)), 10.0) == [], "unit 1 is free, but `wide` asked for it before"
     assert driver.machine.waits_for == {"late": ["wide"]}
     driver.done("a", 100.0)
@@ -119,7 +119,7 @@ def multi_rate(pace_s, **lax):
     """A job that trains from second 100 to 659 and may be paused; another, of this pace, asks for its unit at 110."""
     driver = Driver("multi_rate", seat("lax", 0, 100, 559, **{"slo": 2.0, "resume_s": (None, 2.0), **lax}))
     assert driver.done("lax", 100.0) == [("lax", "train")]
-    tight = Seat("tight", ((1,), (9,)), (10.0, 77.0), (1.0, 4.0), pace_s=pace_s)
+    tight = PlacedJob("tight", ((1,), (9,)), (10.0, 77.0), (1.0, 4.0), pace_s=pace_s)
     assert driver.starts(Arrive((tight,)), 100.0) == [("tight", "rollout")]
     return driver
 
@@ -149,18 +149,18 @@ def test_multi_rate_pauses_no_turn_without_need(pace_s, lax):
 
 def test_a_phase_that_ends_while_it_is_paused_is_complete():
     driver = Driver("multi_rate", seat("lax", 0, 559, 100, slo=2.0, resume_s=(2.0, None)))
-    tight = Seat("tight", ((0,), (8,)), (77.0, 10.0), pace_s=100.0)
+    tight = PlacedJob("tight", ((0,), (8,)), (77.0, 10.0), pace_s=100.0)
     assert driver.handle(Arrive((tight,)), 10.0) == [Pause("lax"), Start("tight", "rollout", (0,), False)]
     assert driver.handle(Done("lax"), 12.0) == [Start("lax", "train", (9,), True)]
-    assert [turn.begun for turn in driver.machine.turns] == [2, 1]
+    assert [turn.begun for turn in driver.machine.jobs] == [2, 1]
     assert driver.handle(Done("lax"), 13.0) == [], "its next rollout waits for the other"
-    with pytest.raises(ValueError, match="has no turn that could end"):
+    with pytest.raises(ValueError, match="has no phase that could end"):
         driver.handle(Done("lax"), 14.0)
 
 
 @each_rule
 def test_in_the_tail_the_next_rollout_starts_on_what_is_freed(rule):
-    jobs = [Seat(job, ((0, 1, 2, 3), (9,)), (100.0, 50.0), (1.0, 4.0), pace_s=300.0, keep=1) for job in "ab"]
+    jobs = [PlacedJob(job, ((0, 1, 2, 3), (9,)), (100.0, 50.0), (1.0, 4.0), pace_s=300.0, keep=1) for job in "ab"]
     driver = Driver(rule, *jobs)
     assert driver.handle(TailReached("a"), 80.0) == [Consolidate("a", (0,)), Start("b", "rollout", (1, 2, 3), False)]
     assert driver.turn("b").due_s == pytest.approx(80 + 101 * 4 / 3)
@@ -171,15 +171,15 @@ def test_in_the_tail_the_next_rollout_starts_on_what_is_freed(rule):
 
 
 def test_a_tail_keeps_its_units_while_nobody_wants_them():
-    driver = Driver("first_come", Seat("a", ((0, 1), (9,)), (100.0, 50.0), keep=1))
+    driver = Driver("first_come", PlacedJob("a", ((0, 1), (9,)), (100.0, 50.0), keep=1))
     assert driver.handle(TailReached("a"), 80.0) == []
     assert driver.turn("a").held == {0, 1}
 
 
 def test_a_training_waits_for_all_its_units():
     """A tail that keeps one of them gives the others to no training."""
-    wide = Seat("wide", ((0, 1), (9,)), (100.0, 50.0), keep=1)
-    driver = Driver("first_come", wide, Seat("b", ((7,), (0, 1)), (10.0, 50.0)))
+    wide = PlacedJob("wide", ((0, 1), (9,)), (100.0, 50.0), keep=1)
+    driver = Driver("first_come", wide, PlacedJob("b", ((7,), (0, 1)), (10.0, 50.0)))
     assert driver.done("b", 10.0) == [] == driver.starts(TailReached("wide"), 80.0)
     assert driver.handle(Done("wide"), 100.0) == [
         Start("b", "train", (0, 1), False),
@@ -220,12 +220,12 @@ def test_a_lost_turn_begins_anew():
 @each_rule
 def test_new_seconds_of_a_seat_count_from_the_next_phase_on(rule):
     driver = Driver(rule, seat("a", 0, slo=2.0))
-    assert driver.handle(Reseat(seat("a", 0, 20.0, 10.0, slo=2.0)), 50.0) == []
+    assert driver.handle(Retime(seat("a", 0, 20.0, 10.0, slo=2.0)), 50.0) == []
     assert driver.turn("a").deadline_s == 50 + (1 + CREDIT) * 60.0, "credit is of the new pace"
     driver.done("a", 100.0)
     assert driver.turn("a").due_s == 110.0
     with pytest.raises(ValueError, match="a: other units are for a job that leaves"):
-        driver.handle(Reseat(seat("a", 1)), 105.0)
+        driver.handle(Retime(seat("a", 1)), 105.0)
 
 
 def test_who_arrives_late_owes_round_robin_no_turns():
@@ -241,11 +241,11 @@ def test_who_arrives_late_owes_round_robin_no_turns():
 def test_events_that_cannot_be_are_refused(rule):
     driver = Driver(rule, seat("a", 0), seat("b", 0))
     for event, now_s, match in (
-        (Done("b"), 1.0, "b has no turn that could end"), (Done("a"), 0.5, "time goes back"),
+        (Done("b"), 1.0, "b has no phase that could end"), (Done("a"), 0.5, "time goes back"),
         (Arrive((seat("a", 0),)), 2.0, "a is in this group already"), (Leave("c"), 3.0, "c is not in this group"),
         (Arrive((seat("c", 0, rollout_s=0.0),)), 4.0, "c: each phase needs a unit, and seconds"),
         (Arrive((seat("c", 0, switch_s=(0.0, -1.0)),)), 4.0, "c: each phase needs"),
-        (Arrive((Seat("c", ((0,), ()), (1.0, 1.0)),)), 4.0, "c: each phase needs"),
+        (Arrive((PlacedJob("c", ((0,), ()), (1.0, 1.0)),)), 4.0, "c: each phase needs"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=match):
             driver.machine.handle(event, now_s)
@@ -257,25 +257,25 @@ def test_events_that_cannot_be_are_refused(rule):
 def test_a_phase_is_overtaken_at_most_so_often(rule, most):
     driver = Driver(rule, *(seat(job, node) for node, job in enumerate("abc")))
     driver.handle(Leave("c"), 1.0)
-    assert driver.machine.turn_bound() == most
+    assert driver.machine.overtaking_bound() == most
     driver.turn("a").overtaken = most + 1
     with pytest.raises(AssertionError, match="a starves"):
         driver.machine.check_invariants()
 
 
 def test_without_a_pace_a_job_has_its_solo_seconds():
-    driver = Driver("multi_rate", Seat("a", ((0,), (9,)), (100.0, 50.0)))
+    driver = Driver("multi_rate", PlacedJob("a", ((0,), (9,)), (100.0, 50.0)))
     assert driver.turn("a").deadline_s == 150.0
 
 
 def test_a_phase_overtaken_too_often_goes_before_all_others():
     # By its deadlines the patient one would wait for ever: its pace is a year.
-    patient = Seat("patient", ((0,), (9,)), (500.0, 50.0), pace_s=3e7)
+    patient = PlacedJob("patient", ((0,), (9,)), (500.0, 50.0), pace_s=3e7)
     driver = Driver("multi_rate", patient, seat("a", 0, 10, 5, slo=1.0), seat("b", 0, 10, 5, slo=1.0))
     turns = 0
     while not driver.turn("patient").running:
-        running = min((turn for turn in driver.machine.turns if turn.running), key=lambda turn: turn.due_s)
-        driver.handle(Done(running.seat.job), running.due_s)
+        running = min((turn for turn in driver.machine.jobs if turn.running), key=lambda turn: turn.due_s)
+        driver.handle(Done(running.name), running.due_s)
         turns += 1
         assert turns < 4 * PATIENCE
     assert turns > PATIENCE // 2
@@ -289,7 +289,7 @@ def schedules(draw):
         train = draw(st.lists(st.integers(3, 5), min_size=1, max_size=3, unique=True))
         seconds = draw(st.tuples(st.integers(1, 500), st.integers(1, 500)))
         jobs.append(
-            Seat(
+            PlacedJob(
                 f"job-{number}",
                 (tuple(sorted(rollout)), tuple(sorted(train))),
                 (float(seconds[0]), float(seconds[1])),
@@ -313,11 +313,11 @@ def test_whatever_comes_invariants_hold_and_a_replay_is_the_same(schedule, rule)
     absent = list(jobs[2:])
     for pick, seconds in happens:
         now_s += seconds
-        running = [turn for turn in machine.turns if turn.running]
+        running = [turn for turn in machine.jobs if turn.running]
         if absent and pick % 7 == 0:
             event = Arrive((absent.pop(),))
-        elif pick % 29 == 1 and len(machine.turns) > 1:
-            gone = machine.turns[pick % len(machine.turns)].seat
+        elif pick % 29 == 1 and len(machine.jobs) > 1:
+            gone = machine.jobs[pick % len(machine.jobs)].placed
             event = Leave(gone.job)
             absent.append(gone)
         elif pick % 31 == 2:
@@ -326,7 +326,7 @@ def test_whatever_comes_invariants_hold_and_a_replay_is_the_same(schedule, rule)
             continue
         else:
             turn = running[pick % len(running)]
-            event = TailReached(turn.seat.job) if turn.phase == 0 and pick % 3 == 0 else Done(turn.seat.job)
+            event = TailReached(turn.name) if turn.phase == 0 and pick % 3 == 0 else Done(turn.name)
         events.append((event, now_s))
         actions.append(machine.handle(*events[-1]))
         machine.check_invariants()

@@ -16,10 +16,10 @@ from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.plans.schema.groups_plan import GroupMember
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
-from rlplan.rounds.permits.bound_machine import BoundMachine, Broken
-from rlplan.rounds.permits.permit_events import Seat
+from rlplan.rounds.permits.bound_machine import BoundMachine
+from rlplan.rounds.permits.permit_events import PlacedJob
+from rlplan.traces.groups.group_journal import GROUP_JOURNAL, GROUPS_COPY, TrainingEnds, bound_of, read_group_journal
 from rlplan.traces.groups.group_report import group_report
-from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS, TrainingEnds, bound_of, read_turns
 from rlplan.traces.groups.groups_status import groups_status
 from rlplan.traces.run_log import LOCK, TRACE
 from rlplan.traces.trace import TraceError
@@ -31,7 +31,7 @@ SECONDS = {"a": (60.0, 30.0), "b": (20.0, 10.0), "c": (20.0, 10.0)}
 
 
 def seat(job):
-    return Seat(job, ((0,), (1,)), SECONDS[job])
+    return PlacedJob(job, ((0,), (1,)), SECONDS[job])
 
 
 class Group:
@@ -39,15 +39,17 @@ class Group:
 
     def __init__(self, folder, jobs, begun=False):
         self.folder, self.clock = folder, [50.0]
-        self.live = LivePermits("g1", "round_robin", list(map(seat, jobs)), folder / TURNS, lambda: self.clock[0])
+        self.live = LivePermits(
+            "g1", "round_robin", list(map(seat, jobs)), folder / GROUP_JOURNAL, lambda: self.clock[0]
+        )
         self.arrivals = self.live.arrivals if begun else {job: self.live.ready(job, job) for job in jobs}
 
     def run(self, turns, dies=None, seconds=SECONDS):
         """So many turns, always the one that is over first; at the end of turn `dies` (job, turn) its process dies."""
         for _ in range(turns):
-            ends = {job: held.begun_s + seconds[job][held.turn % 2] for job, held in self.live.held.items()}
+            ends = {job: held.begun_s + seconds[job][held.number % 2] for job, held in self.live.held.items()}
             job = min(ends, key=ends.__getitem__)
-            turn = self.live.held[job].turn
+            turn = self.live.held[job].number
             self.clock[0] = 50.0 + max(ends[job], self.live.now_s())
             if (job, turn) == dies:
                 dies = None
@@ -78,17 +80,17 @@ def run(tmp_path):
 
 
 def test_turns_are_read_as_they_were_taken(run):
-    turns = read_turns(run / TURNS)
+    turns = read_group_journal(run / GROUP_JOURNAL)
     assert (turns.group, turns.rule, turns.units, turns.began_s) == ("g1", "round_robin", (0, 1), 50.0)
     assert turns.arrivals == {"a": 1, "b": 2}
-    first, second = turns.turns[0], turns.turns[1]
+    first, second = turns.spans[0], turns.spans[1]
     assert (first.job, first.phase, first.begun_s, first.end_s, first.waited_s) == ("a", "rollout", 0.0, 60.0, 0.0)
     assert (second.job, second.phase, second.begun_s, second.end_s) == ("b", "rollout", 60.0, 80.0)
     assert second.waited_s == 60.0 and second.switched and not first.switched
-    void = [turn for turn in turns.turns if not turn.ended and turn.end_s < turns.end_s]
+    void = [turn for turn in turns.spans if not turn.ended and turn.end_s < turns.end_s]
     assert [(turn.job, turn.phase) for turn in void] == [("b", "rollout")]
     for unit in turns.units:
-        held = sorted((turn.begun_s, turn.end_s) for turn in turns.turns if unit in turn.units)
+        held = sorted((turn.begun_s, turn.end_s) for turn in turns.spans if unit in turn.units)
         assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(held))
 
 
@@ -102,7 +104,9 @@ def test_the_report_compares_a_group_with_its_plan(run):
     rollout = {"turns": 2, "in_s": 0.2, "out_s": 0.3, "error_s": 0.2, "planned_s": 1.0, "other_had": 6}
     assert a["switches"]["rollout"] == pytest.approx(rollout)
     for name, waited in (("a", True), ("b", True)):
-        own = [t for t in read_turns(run / TURNS).turns if (t.job, t.phase) == (name, "train") and t.ended]
+        own = [
+            t for t in read_group_journal(run / GROUP_JOURNAL).spans if (t.job, t.phase) == (name, "train") and t.ended
+        ]
         assert report["jobs"][name]["steps"] == len(own) > 3
         assert report["jobs"][name]["switches"]["train"]["other_had"] == sum(turn.switched for turn in own) > 0
         assert (report["jobs"][name]["waited_s"]["rollout"] > 0) == waited
@@ -123,11 +127,11 @@ def test_the_command_tells_it_as_text_json_and_page(run):
 def test_joined_jobs_are_measured_from_then_on_leavers_told(run):
     plan(run, "a", "c")
     grown = Group(run, "ab", begun=True)
-    grown.clock[0] += read_turns(run / TURNS).end_s + 50.0
+    grown.clock[0] += read_group_journal(run / GROUP_JOURNAL).end_s + 50.0
     changed_s = grown.live.now_s()
     grown.live.leave("b", "b again")
-    grown.live.give_up("b")
-    grown.live.take_seat(seat("c"))
+    grown.live.remove_job("b")
+    grown.live.place_job(seat("c"))
     grown.arrivals = {"a": grown.live.arrivals["a"], "c": grown.live.ready("c", "c")}
     grown.run(24)
     grown.live.close()
@@ -142,15 +146,15 @@ def test_joined_jobs_are_measured_from_then_on_leavers_told(run):
 
 
 def test_damaged_and_foreign_files_are_one_line_with_their_folder(run):
-    lines = (run / TURNS).read_text().splitlines()
+    lines = (run / GROUP_JOURNAL).read_text().splitlines()
     for damaged, words in (
         ([lines[0], lines[1].replace('"job"', '"jab"'), *lines[2:]], "turns cannot be read.*lacks 'job'"),
         ([], "turns cannot be read.*no group began"),
     ):
-        (run / TURNS).write_text("".join(f"{line}\n" for line in damaged))
+        (run / GROUP_JOURNAL).write_text("".join(f"{line}\n" for line in damaged))
         with pytest.raises(InputError, match=words):
             group_report(run)
-    (run / TURNS).write_text("\n".join(lines) + "\n")
+    (run / GROUP_JOURNAL).write_text("\n".join(lines) + "\n")
     (run / "a" / TRACE).write_text("no event\n" * 3)
     with pytest.raises(InputError, match="its run cannot be read"):
         group_report(run)
@@ -164,14 +168,14 @@ def test_what_a_group_does_now_is_read_from_its_files(tmp_path):
     made = Group(tmp_path, "ab")
     made.run(5)
     made.clock[0] += 7.5
-    made.live.take_seat(seat("c"))
+    made.live.place_job(seat("c"))
     (tmp_path / LOCK).touch()
     with (tmp_path / LOCK).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         status = groups_status(tmp_path, made.clock[0])
-        made.live.give_up("b")
+        made.live.remove_job("b")
         left = groups_status(tmp_path, made.clock[0])
-    held = read_turns(tmp_path / TURNS).running
+    held = read_group_journal(tmp_path / GROUP_JOURNAL).running
     assert status["running"] and status["out"] == str(tmp_path) and status["proposed"] is None
     assert status["groups"]["g1"]["jobs"] == ["a", "b", "c"] and status["groups"]["g1"]["rule"] == "round_robin"
     for row in status["groups"]["g1"]["held"]:
@@ -190,22 +194,22 @@ def test_what_a_group_does_now_is_read_from_its_files(tmp_path):
 def patient(folder):
     """A rollout of a that waits while b, which is more urgent, decodes from second 10 on."""
     clock = [0.0]
-    first = Seat("a", ((0,), (1,)), (100.0, 5.0), pace_s=1000.0, resume_s=(1.0, None))
-    live = LivePermits("g1", "multi_rate", [first], folder / TURNS, lambda: clock[0])
+    first = PlacedJob("a", ((0,), (1,)), (100.0, 5.0), pace_s=1000.0, resume_s=(1.0, None))
+    live = LivePermits("g1", "multi_rate", [first], folder / GROUP_JOURNAL, lambda: clock[0])
     a = live.ready("a", "p1")
-    live.take_seat(Seat("b", ((0,), (2,)), (5.0, 6.0), pace_s=12.0))
+    live.place_job(PlacedJob("b", ((0,), (2,)), (5.0, 6.0), pace_s=12.0))
     clock[0] = 10.0
     return live, clock, a, live.ready("b", "p2")
 
 
 def parts_of_a(folder):
-    turns = [turn for turn in read_turns(folder / TURNS).turns if turn.job == "a"]
+    turns = [turn for turn in read_group_journal(folder / GROUP_JOURNAL).spans if turn.job == "a"]
     return [(turn.begun_s, turn.end_s, turn.units, turn.ended, turn.switched, turn.first) for turn in turns]
 
 
 def test_a_paused_turn_holds_nothing_and_goes_on_with_a_switch(tmp_path):
     live, clock, a, b = patient(tmp_path)
-    turns = read_turns(tmp_path / TURNS)
+    turns = read_group_journal(tmp_path / GROUP_JOURNAL)
     assert turns.running["a"]["units"] == [] and turns.running["b"]["units"] == [0] and turns.units == (0, 1, 2)
     plan(tmp_path, "a", "b")
     (tmp_path / LOCK).touch()
@@ -234,9 +238,9 @@ def test_a_rollout_may_end_while_it_is_paused(tmp_path):
 def test_the_bound_machine_has_the_slowdown_of_the_report(tmp_path):
     plan(tmp_path, "a")
     planned = GroupMember.model_validate(member(slo=1.5))
-    assert TrainingEnds(tmp_path / TURNS).new() == [], "no journal yet"
+    assert TrainingEnds(tmp_path / GROUP_JOURNAL).new() == [], "no journal yet"
     made = Group(tmp_path, "a")
-    ends = TrainingEnds(tmp_path / TURNS)
+    ends = TrainingEnds(tmp_path / GROUP_JOURNAL)
     made.run(12)
     early = ends.new()
     made.run(25, dies=("a", 13), seconds={"a": (150.0, 30.0)})
@@ -249,10 +253,10 @@ def test_the_bound_machine_has_the_slowdown_of_the_report(tmp_path):
     events = [event for end in told for event in machine.ended(*end)]
     figures, report = machine.figures("a"), group_report(tmp_path)["jobs"]["a"]
     assert figures.slowdown == pytest.approx(report["slowdown"]) and bound_of(planned).longest_s == 1.5 * 90
-    assert report["steps"] == len(told) and isinstance(events[-1], Broken) and figures.state == "broken"
+    assert report["steps"] == len(told) and events[-1].state == "broken" and figures.state == "broken"
     made.live.close()
-    with (tmp_path / TURNS).open("a") as journal:
+    with (tmp_path / GROUP_JOURNAL).open("a") as journal:
         journal.write('{"event":"done","t_s":1.0}\n{"event":"do')
-    lines = len((tmp_path / TURNS).read_text().splitlines()) - 1
+    lines = len((tmp_path / GROUP_JOURNAL).read_text().splitlines()) - 1
     with pytest.raises(TraceError, match=rf"turns\.jsonl:{lines}: not an event of a journal of turns \('job'\)"):
         ends.new()

@@ -17,8 +17,8 @@ from rlplan.planner.groups.inputs.group_model import (
     Group,
     GroupJob,
     NodeType,
+    PhaseOption,
     PhasesPoint,
-    PhaseWay,
     Rules,
     slowdown_bound,
 )
@@ -200,14 +200,16 @@ def test_node_limits_are_kept_where_another_plan_fits() -> None:
 
 def test_ways_that_take_more_of_the_same_are_left_out() -> None:
     more = job("a", 100, 100, 1.5, wide=1.0)
-    more = GroupJob("a", 1.5, more.rollout, (*more.train, PhaseWay("train", 2, 1, 60.0, 1e11)))
-    assert [placement.ways[1] for placement in job_placements(more, NODE_TYPES, Rules())] == [0, 2]
+    more = GroupJob("a", 1.5, more.rollout, (*more.train, PhaseOption("train", 2, 1, 60.0, 1e11)))
+    assert [placement.options[1] for placement in job_placements(more, NODE_TYPES, Rules())] == [0, 2]
 
 
 def test_jobs_of_more_nodes_than_a_word_has_bits_share_them() -> None:
     halves = {**NODE_TYPES, "roll": NodeType("roll", 14.8, 1.5e12, 2)}
     wide = [
-        GroupJob(f"j{at}", 1.6, (PhaseWay("roll", nodes, 2, 100.0, 3e11),), (PhaseWay("train", 20, 1, 100.0, 3e11),))
+        GroupJob(
+            f"j{at}", 1.6, (PhaseOption("roll", nodes, 2, 100.0, 3e11),), (PhaseOption("train", 20, 1, 100.0, 3e11),)
+        )
         for at, nodes in enumerate((90, 80))
     ]
     found = solve_groups(wide, halves, Rules())
@@ -229,8 +231,8 @@ def with_points(name: str, slo: float, *seconds: tuple[int, int, int, float]) ->
     return GroupJob(
         name,
         slo,
-        tuple(PhaseWay("roll", nodes, 1, float(r), 1e11) for nodes, r, _, _ in seconds),
-        tuple(PhaseWay("train", 1, 1, float(t), 1e11) for _, _, t, _ in seconds),
+        tuple(PhaseOption("roll", nodes, 1, float(r), 1e11) for nodes, r, _, _ in seconds),
+        tuple(PhaseOption("train", 1, 1, float(t), 1e11) for _, _, t, _ in seconds),
         points=tuple(PhasesPoint(f"{nodes}+1-exact", (), tail, 8) for nodes, _, _, tail in seconds),
     )
 
@@ -263,6 +265,6 @@ def test_points_are_chosen_with_the_groups_as_by_trying_each(tail_keep: float) -
 
 def test_a_point_of_another_plan_never_lends_its_training() -> None:
     one = with_points("a", 2.0, (1, 100, 90, 0.0), (2, 40, 100, 0.0))
-    assert [p.ways for p in job_placements(one, NODE_TYPES, Rules())] == [(0, 0), (1, 1)]
+    assert [p.options for p in job_placements(one, NODE_TYPES, Rules())] == [(0, 0), (1, 1)]
     unpaired = job_placements(replace(one, points=()), NODE_TYPES, Rules())
-    assert (1, 0) in [p.ways for p in unpaired]
+    assert (1, 0) in [p.options for p in unpaired]

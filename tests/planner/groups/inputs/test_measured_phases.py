@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlplan.planner.groups.inputs.group_model import GroupJob, NodeType, PhaseWay, Rules
+from rlplan.planner.groups.inputs.group_model import GroupJob, NodeType, PhaseOption, Rules
 from rlplan.planner.groups.inputs.measured_phases import FEWEST, given_phases, reference_phases, with_phases
 from rlplan.planner.groups.inputs.workload_jobs import Problem
 from rlplan.plans.schema.groups_plan import GroupMember
@@ -12,8 +12,8 @@ from ....group_documents import member, pinned
 
 def problem(interference: float = 0.0) -> Problem:
     """A job whose second rollout way takes 1.5 times as long as its reference."""
-    ways = PhaseWay("roll", 1, 1, 60.0, 1e9), PhaseWay("roll", 2, 1, 90.0, 1e9)
-    job = GroupJob("a", 1.5, ways, (PhaseWay("train", 1, 1, 30.0, 1e9),))
+    ways = PhaseOption("roll", 1, 1, 60.0, 1e9), PhaseOption("roll", 2, 1, 90.0, 1e9)
+    job = GroupJob("a", 1.5, ways, (PhaseOption("train", 1, 1, 30.0, 1e9),))
     return Problem({"a": job}, {"roll": NodeType("roll", 1.0, 1e12)}, Rules(interference=interference))
 
 

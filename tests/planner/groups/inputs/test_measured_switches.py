@@ -14,8 +14,8 @@ from rlplan.planner.groups.inputs.measured_phases import DIGITS, FEWEST_TURNS, m
 from rlplan.plans.schema.groups_plan import MemberPoint, load_groups_plan
 from rlplan.plans.schema.workload import load_workload
 from rlplan.plans.yaml.errors import InputError
-from rlplan.rounds.permits.permit_events import Seat
-from rlplan.traces.groups.group_turns import GROUPS_COPY, TURNS
+from rlplan.rounds.permits.permit_events import PlacedJob
+from rlplan.traces.groups.group_journal import GROUP_JOURNAL, GROUPS_COPY
 from rlplan.traces.run_log import TRACE
 
 from ..made import problem
@@ -35,8 +35,8 @@ def files(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     shutil.copy(EXAMPLES / "groups.yaml", run / GROUPS_COPY)
-    seats = [Seat(name, (m.rollout.units, m.train.units), (1.0, 1.0)) for name, m in members.items()]
-    LivePermits(key, plan.rules.policy, seats, run / TURNS, lambda: 0.0).close()
+    seats = [PlacedJob(name, (m.rollout.units, m.train.units), (1.0, 1.0)) for name, m in members.items()]
+    LivePermits(key, plan.rules.policy, seats, run / GROUP_JOURNAL, lambda: 0.0).close()
     return tmp_path, members
 
 
@@ -121,6 +121,6 @@ def test_another_plan_or_none_or_another_folder_is_refused(files):
     with pytest.raises(InputError, match="must be in the folder of"):
         tune(folder, "--out", folder / "elsewhere.yaml")
     plan = load_groups_plan(folder / "groups.yaml")
-    (journal := folder / "run" / TURNS).write_text(journal.read_text().replace('"group":"g', '"group":"g7'))
+    (journal := folder / "run" / GROUP_JOURNAL).write_text(journal.read_text().replace('"group":"g', '"group":"g7'))
     with pytest.raises(InputError, match="the plan has none"):
         measured_switches(folder / "run", plan)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.executor.groups.prepare_group import seat_of
+from rlplan.executor.groups.prepare_group import placed_job
 from rlplan.planner.groups.inputs.running_plan import running_state
-from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, TurnSpan, machine_seats, simulate_turns
+from rlplan.planner.groups.simulate.permit_simulator import SimulatedSpan, TruePhases, placed_jobs, simulate_phases
 from rlplan.plans.schema.groups_plan import GroupsPlan, PlannedGroup, load_groups_plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump
@@ -85,7 +85,7 @@ def test_a_cluster_with_other_nodes_is_refused_at_the_plans_line(once, slots):
         running_state(once[1], path, now.jobs, kinds)
 
 
-def order(spans: list[TurnSpan]) -> dict[int, list[tuple[str, str, bool, bool]]]:
+def order(spans: list[SimulatedSpan]) -> dict[int, list[tuple[str, str, bool, bool]]]:
     """Who holds each unit, one after the other."""
     found: dict[int, list[tuple[str, str, bool, bool]]] = {}
     for span in sorted(spans, key=lambda span: (span.start_s, span.job)):
@@ -97,25 +97,25 @@ def order(spans: list[TurnSpan]) -> dict[int, list[tuple[str, str, bool, bool]]]
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("tail", ["", ", tail_keep: 0.5"])
 def test_seats_from_the_document_give_the_simulated_schedule(tmp_path, policy, tail):
-    def planned_seats(of: PlannedGroup):
+    def planned_jobs(of: PlannedGroup):
         """As the executor makes them, by job name: the order in which the planner's simulation lets jobs arrive."""
-        return [seat_of(name, member) for name, member in sorted(of.jobs.items())]
+        return [placed_job(name, member) for name, member in sorted(of.jobs.items())]
 
-    def turns(seats, truths) -> list[TurnSpan]:
-        return list(islice(simulate_turns(PermitMachine(policy), seats, truths), 60))
+    def turns(seats, truths) -> list[SimulatedSpan]:
+        return list(islice(simulate_phases(PermitMachine(policy), seats, truths), 60))
 
     plan = plan_in(tmp_path, f"rules: {{policy: {policy}, group_cap: 4{tail}}}")
     assert plan.rules.policy == policy
     read, now = load_groups_plan(tmp_path / "groups.yaml"), problem(tmp_path / "workload.yaml")
     state = running_state(plan, tmp_path / "groups.yaml", now.jobs, now.node_types)
     for key, group in state.groups.items():
-        seats, truths = machine_seats(group, state.jobs, now.rules)
+        seats, truths = placed_jobs(group, state.jobs, now.rules)
         expected = turns(seats, truths)
-        assert turns(planned_seats(plan.groups[key]), truths) == expected
+        assert turns(planned_jobs(plan.groups[key]), truths) == expected
         # The file holds six digits: the same turns in the same order, within that.
-        from_file = planned_seats(read.groups[key])
+        from_file = planned_jobs(read.groups[key])
         scaled = [
-            TrueTurns(
+            TruePhases(
                 tuple(tuple(d * s / e for d, s, e in zip(draw, seat.expected_s, exact.expected_s, strict=True))
                       for draw in truth.draws_s),
                 truth.tail_share,

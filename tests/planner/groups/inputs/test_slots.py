@@ -13,7 +13,7 @@ from rlplan.planner.groups.inputs.group_model import (
     Group,
     GroupJob,
     GroupsState,
-    PhaseWay,
+    PhaseOption,
     Pin,
     Rules,
     without_idle_nodes,
@@ -30,9 +30,9 @@ RULES = Rules()
 
 def job(name: str, half_gb: float = 200.0, slo: float = 1.6, whole_s: float = 300.0) -> GroupJob:
     """Rolls out on a whole node, or on half of one in 1.5 times the seconds."""
-    whole = PhaseWay("roll", 1, 2, whole_s, 2 * half_gb * 1e9, 1.0)
-    half = PhaseWay("roll", 1, 1, 1.5 * whole_s, half_gb * 1e9, 1.0)
-    return GroupJob(name, slo, (whole, half), (PhaseWay("train", 1, 1, 60.0, 1e11, 2.0),), cold_s=80.0)
+    whole = PhaseOption("roll", 1, 2, whole_s, 2 * half_gb * 1e9, 1.0)
+    half = PhaseOption("roll", 1, 1, 1.5 * whole_s, half_gb * 1e9, 1.0)
+    return GroupJob(name, slo, (whole, half), (PhaseOption("train", 1, 1, 60.0, 1e11, 2.0),), cold_s=80.0)
 
 
 HALVES = Group(("roll", "train"), (Pin("a", 1, (0,), 0, (2,)), Pin("b", 1, (1,), 0, (2,))))
@@ -98,7 +98,8 @@ def test_any_mix_of_halves_and_wholes_lies_in_its_nodes(rows):
 def test_a_third_half_goes_to_the_slot_that_is_held_least():
     jobs = named(job("a", whole_s=200.0), job("b", whole_s=40.0), job("c", whole_s=40.0))
     half = {
-        name: next(m for m in job_placements(each, NODE_TYPES, RULES) if m.ways[0] == 1) for name, each in jobs.items()
+        name: next(m for m in job_placements(each, NODE_TYPES, RULES) if m.options[0] == 1)
+        for name, each in jobs.items()
     }
     group = built([(half["a"], [0], [1]), (half["b"], [0], [1])], ["roll", "train"], NODE_TYPES)
     held = unit_shares(group, {n: jobs[n] for n in "ab"}, RULES, NODE_TYPES)

@@ -23,7 +23,7 @@ from rlplan.planner.groups.inputs.group_model import (
     Group,
     GroupJob,
     GroupsState,
-    PhaseWay,
+    PhaseOption,
     Pin,
     Rules,
     Slowdown,
@@ -32,7 +32,7 @@ from rlplan.planner.groups.inputs.group_model import (
     without_idle_nodes,
 )
 from rlplan.planner.groups.moves import moved_jobs
-from rlplan.planner.groups.simulate.slowdowns import units_per_hour
+from rlplan.planner.groups.simulate.slowdowns import training_per_hour
 
 from ..made import assert_sound, group, job, named, node_types
 
@@ -154,12 +154,12 @@ def test_only_the_job_that_goes_to_other_nodes_has_moved(on, to, renamed):
 
 
 def test_a_job_is_priced_alone_at_its_nodes_once():
-    colocated = GroupJob("c", 1.5, (PhaseWay("roll", 3, 1, 100.0, 1e9),), (PhaseWay("roll", 2, 1, 50.0, 1e9),))
+    colocated = GroupJob("c", 1.5, (PhaseOption("roll", 3, 1, 100.0, 1e9),), (PhaseOption("roll", 2, 1, 50.0, 1e9),))
     for one in (colocated, job("x", nodes=(2, 2))):
         assert one.solo_usd_per_hour(NODE_TYPES) == solo_group(one, NODE_TYPES).usd_per_hour(NODE_TYPES)
     # A unit is what one USD buys solo, so solo a job does as many units an hour as it pays.
-    assert units_per_hour({"c": Slowdown(1.0, 1.0, 1.0)}, {"c": colocated}, NODE_TYPES) == 30.0
-    assert units_per_hour({"c": Slowdown(1.5, 1.0, 1.0)}, {"c": colocated}, NODE_TYPES) == pytest.approx(20.0)
+    assert training_per_hour({"c": Slowdown(1.0, 1.0, 1.0)}, {"c": colocated}, NODE_TYPES) == 30.0
+    assert training_per_hour({"c": Slowdown(1.5, 1.0, 1.0)}, {"c": colocated}, NODE_TYPES) == pytest.approx(20.0)
 
 
 @settings(max_examples=40)

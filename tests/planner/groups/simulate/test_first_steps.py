@@ -13,7 +13,7 @@ from rlplan.planner.groups.simulate.first_steps import (
     steps_within,
 )
 from rlplan.planner.groups.simulate.steady_state import start_s
-from rlplan.rounds.permits.permit_events import Seat
+from rlplan.rounds.permits.permit_events import PlacedJob
 
 from ..made import NODE_TYPES, group, job, named
 
@@ -24,7 +24,7 @@ EQUAL = (2.0, 2.0)
 def first(rule: str, steps: int, interference: float = 0.0, **seconds: tuple[float, float]):
     """First slowdowns of jobs on one unit to decode and one to train, with bounds of 2.4."""
     alone_s = {job: sum(each) for job, each in seconds.items()}
-    seats = [Seat(job, UNITS, each, pace_s=2.4 * sum(each)) for job, each in seconds.items()]
+    seats = [PlacedJob(job, UNITS, each, pace_s=2.4 * sum(each)) for job, each in seconds.items()]
     return first_slowdowns(rule, seats, alone_s, dict.fromkeys(seconds, steps), interference)
 
 
@@ -49,7 +49,7 @@ def test_a_run_too_short_or_too_long_has_no_first_slowdowns():
 
 
 def test_seconds_of_each_step_are_drawn_in_their_order():
-    ends = step_ends("first_come", [Seat("a", UNITS, (1.0, 1.0))], {"a": [(1.0, 2.0), (3.0, 4.0)]}, {"a": 3}, 0.5)
+    ends = step_ends("first_come", [PlacedJob("a", UNITS, (1.0, 1.0))], {"a": [(1.0, 2.0), (3.0, 4.0)]}, {"a": 3}, 0.5)
     assert ends == {"a": [3.0, 10.0, 13.0]}
     both = {"a": [1.0, 2.0, 3.0, 4.0], "b": [1.5, 3.5, 5.0]}
     assert common_span(both) == (3.5, 4.0)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.groups.inputs.group_model import Group, GroupJob, Pin, Rules
-from rlplan.planner.groups.simulate.permit_simulator import machine_seats, seats_of, simulate_turns
-from rlplan.rounds.compiled.compiled_permits import PERMIT_RULES, SeatArrays, empty_state
+from rlplan.planner.groups.simulate.permit_simulator import placed_arrays, placed_jobs, simulate_phases
+from rlplan.rounds.compiled.compiled_permits import PERMIT_RULES, PlacedArrays, empty_state
 from rlplan.rounds.compiled.permit_kernel import trace
 from rlplan.rounds.permits.permit_machine import PermitMachine
 
@@ -44,7 +44,7 @@ def groups(draw: st.DrawFn) -> tuple[Group, dict[str, GroupJob]]:
 
 def ends(made: Group, jobs: dict[str, GroupJob], rules: Rules, phases: int) -> list[tuple[int, bool, float]]:
     """(job, whether it trained, seconds) of the first ends of phases, by the compiled machine."""
-    seats = SeatArrays(*(field[0] for field in seats_of([made], jobs, rules)))
+    seats = PlacedArrays(*(field[0] for field in placed_arrays([made], jobs, rules)))
     who, what, when = np.zeros(phases, np.int64), np.zeros(phases, np.int64), np.zeros(phases)
     state, rule = empty_state(len(made.pins), seats.units.shape[-1]), PERMIT_RULES[rules.permit_rule]
     trace(seats, state, rule, rules.interference, who, what, when)
@@ -57,8 +57,8 @@ def test_compiled_and_reference_machine_end_the_same_phases(examples: int) -> No
     @given(groups(), st.sampled_from(POLICIES), st.sampled_from([0.0, 0.05]), st.sampled_from([0.0, 0.3, 0.7]))
     def agree(made: tuple[Group, dict[str, GroupJob]], policy: str, interference: float, tail_keep: float) -> None:
         rules = Rules(permit_rule=policy, interference=interference, tail_keep=tail_keep)
-        seats, truths = machine_seats(*made, rules)
-        spans = simulate_turns(PermitMachine(policy), seats, truths, interference, check=True)
+        seats, truths = placed_jobs(*made, rules)
+        spans = simulate_phases(PermitMachine(policy), seats, truths, interference, check=True)
         ended = islice((span for span in spans if span.ends_phase), 120)
         assert ends(*made, rules, 120) == [(int(span.job), span.phase == "train", span.end_s) for span in ended]
 

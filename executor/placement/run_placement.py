@@ -1,18 +1,19 @@
-"""Seats: the node and the devices of every engine, trainer rank and reward worker, as data, before any node is known.
+"""The placement of a run as data: the node and devices of each engine, trainer rank and reward worker.
 
-Nodes are numbered from 0, and so are the devices of each. Invariants (`Placement.double_booked`, tests):
+Nodes are numbered from 0, and so are the devices of each node. Invariants (`Placement.double_booked`, tests):
 - in one phase (rollout with engines of one TP size, or the training of one plan) no device has two holders;
 - an engine's devices, which hold its tensor-parallel ranks, are of one node;
 - trainer ranks fill nodes in order, so that ranks that exchange most (rank_mesh.py) are on one node;
 - where trainers have a pool to themselves no engine is on its nodes, and no rank elsewhere.
 
-Engines are spread over nodes, one on each before any has two: each has its node's host to itself for longer, and the
-death of a node takes the fewest. They are numbered node by node, as trainer ranks are: the last ones, which may be
-handed over to training, then free whole nodes, and so whole replicas of the trainer.
+Engines are spread over nodes, one on each node before any node has two: an engine then shares its host with fewer
+others, and a node that dies takes fewer engines with it. Engines are numbered node by node, as trainer ranks are: the
+last engines, which may be handed over to training, then free whole nodes, and so whole replicas of the trainer.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -42,11 +43,11 @@ def judge_name(number: int) -> str:
 
 
 class DoesNotFit(Exception):
-    """The pool has no room; the text says for what, how much is needed and how much there is."""
+    """The pool is too small; the text says what does not fit, how much it needs and how much the pool has."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSeat:
+@dataclass(frozen=True, slots=True, order=True)
+class NodeDevices:
     """Devices of one node."""
 
     node: int
@@ -82,45 +83,41 @@ class Judges:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where every actor of a run sits.
+    """The node and devices of every actor of a run.
 
     Attributes:
-        rooms: the engines' pool, and the trainers' where they have one of their own.
-        engines: by name of the engine; copies of a judge, which are in no set, among them.
-        engine_sets: names of the engines of each TP size; those of one size decode together.
-        trainers: seats of the ranks by name of the plan, in order of the ranks; plans train in turns.
+        rooms: the nodes of the engines, and those of the trainers if these have a pool of their own.
+        engines: devices by name of the engine, copies of a judge included.
+        engine_sets: names of the engines of each TP size, which decode together; copies of a judge are in no set.
+        trainers: devices of the ranks, in their order, by name of the plan; plans train one after another.
         reward_workers: the node of each worker.
     """
 
     rooms: tuple[Room, ...]
-    engines: Mapping[str, DeviceSeat]
+    engines: Mapping[str, NodeDevices]
     engine_sets: Mapping[int, tuple[str, ...]]
-    trainers: Mapping[str, tuple[DeviceSeat, ...]]
+    trainers: Mapping[str, tuple[NodeDevices, ...]]
     reward_workers: tuple[int, ...]
 
-    def phases(self) -> Iterator[tuple[str, list[DeviceSeat]]]:
-        """Yield (phase, seats that are in use together in it)."""
+    def phases(self) -> Iterator[tuple[str, list[NodeDevices]]]:
+        """Yield (phase, devices that are in use together in it)."""
         for tp, names in self.engine_sets.items():
             yield f"rollout with TP {tp}", [self.engines[name] for name in names]
-        for plan, seats in self.trainers.items():
-            yield f"training of {plan}", list(seats)
+        for plan, ranks in self.trainers.items():
+            yield f"training of {plan}", list(ranks)
 
     def double_booked(self) -> list[tuple[str, int, int]]:
         """(phase, node, device) of each device that has several holders in one phase; the invariants say none."""
         twice = []
-        for phase, seats in self.phases():
-            held: set[tuple[int, int]] = set()
-            for seat in seats:
-                for device in seat.devices:
-                    if (seat.node, device) in held:
-                        twice.append((phase, seat.node, device))
-                    held.add((seat.node, device))
+        for phase, holders in self.phases():
+            devices = Counter((held.node, device) for held in holders for device in held.devices)
+            twice += [(phase, node, device) for (node, device), number in devices.items() if number > 1]
         return twice
 
     def nodes_in_use(self) -> dict[int, Room]:
-        """The nodes that have an actor, in order, each with its pool."""
-        trained = {seat.node for seats in self.trainers.values() for seat in seats}
-        used = {seat.node for seat in self.engines.values()} | trained | set(self.reward_workers)
+        """The nodes that have an actor, in order, each with the pool that it is of."""
+        trained = {held.node for ranks in self.trainers.values() for held in ranks}
+        used = {held.node for held in self.engines.values()} | trained | set(self.reward_workers)
         return {
             node: room for room in self.rooms for node in range(room.first, room.first + room.nodes) if node in used
         }
@@ -128,9 +125,12 @@ class Placement:
     def device_names(self, kind: str) -> dict[str, list[str]]:
         """Names of the devices of each engine and each `trainer PLAN`, as `GPU 3 of node 1`; `kind`: cuda or cpu."""
         word = "GPU" if kind == "cuda" else "core"
-        held = {name: [seat] for name, seat in self.engines.items()}
-        held |= {f"trainer {plan}": list(seats) for plan, seats in self.trainers.items()}
-        return {n: [f"{word} {d} of node {s.node}" for s in seats for d in s.devices] for n, seats in held.items()}
+        holders = {name: [held] for name, held in self.engines.items()}
+        holders |= {f"trainer {plan}": list(ranks) for plan, ranks in self.trainers.items()}
+        return {
+            name: [f"{word} {device} of node {held.node}" for held in of_name for device in held.devices]
+            for name, of_name in holders.items()
+        }
 
 
 def place(
@@ -147,36 +147,34 @@ def place(
         room: the nodes of the engines.
         engines: names of the engines by TP size.
         ranks: trainer ranks of each plan.
-        workers: reward workers; they are on nodes of the engines' pool that have engines or trainer ranks.
-        train_room: the nodes of the trainers, which follow those of the engines; None: the engines'.
-        judges: copies of a judge; None: without one.
+        workers: number of reward workers; they are on nodes of the engines' pool that have engines or trainer ranks.
+        train_room: the nodes of the trainers, which are numbered after those of the engines; None: the engines' nodes.
+        judges: copies of a judge; None: there is no judge.
 
     Raises DoesNotFit.
     """
     if train_room is not None:
         train_room = replace(train_room, first=room.nodes)
     trained = train_room or room
-    seats: dict[str, DeviceSeat] = {}
+    placed: dict[str, NodeDevices] = {}
     for tp, names in engines.items():
-        of_size = sorted((_engine_seat(room, tp, number, len(names)) for number in range(len(names))), key=_order)
-        seats |= dict(zip(names, of_size, strict=True))
-    trainers = {plan: tuple(_rank_seat(trained, rank, total) for rank in range(total)) for plan, total in ranks.items()}
+        of_size = sorted(_engine_devices(room, tp, number, len(names)) for number in range(len(names)))
+        placed |= dict(zip(names, of_size, strict=True))
+    trainers = {
+        plan: tuple(_rank_device(trained, rank, total) for rank in range(total)) for plan, total in ranks.items()
+    }
     used: list[set[int]] = [set() for _ in range(room.nodes)]
-    for seat in [*seats.values(), *(seat for of_plan in trainers.values() for seat in of_plan)]:
-        if seat.node < room.nodes:
-            used[seat.node].update(seat.devices)
+    for held in [*placed.values(), *(held for of_plan in trainers.values() for held in of_plan)]:
+        if held.node < room.nodes:
+            used[held.node].update(held.devices)
     if judges is not None:
-        seats |= _judge_seats(room, judges, list(seats.values()))
+        placed |= _judge_devices(room, judges, list(placed.values()))
     sets = {tp: tuple(names) for tp, names in engines.items()}
     rooms = (room,) if train_room is None else (room, train_room)
-    return Placement(rooms, seats, sets, trainers, _worker_nodes(room, used, workers))
+    return Placement(rooms, placed, sets, trainers, _worker_nodes(room, used, workers))
 
 
-def _order(seat: DeviceSeat) -> tuple[int, tuple[int, ...]]:
-    return seat.node, seat.devices
-
-
-def _engine_seat(room: Room, tp: int, number: int, total: int) -> DeviceSeat:
+def _engine_devices(room: Room, tp: int, number: int, total: int) -> NodeDevices:
     of_node = room.devices // tp
     row, node = divmod(number, room.nodes)
     if row >= of_node:
@@ -184,36 +182,36 @@ def _engine_seat(room: Room, tp: int, number: int, total: int) -> DeviceSeat:
             f"{count(total, 'engine')} of TP {tp} {'needs' if total == 1 else 'need'} {count(total * tp, 'device')}, "
             f"each engine's on one node; the {_text(room)} can hold {count(room.nodes * of_node, 'engine')}"
         )
-    return DeviceSeat(node, tuple(range(row * tp, (row + 1) * tp)))
+    return NodeDevices(node, tuple(range(row * tp, (row + 1) * tp)))
 
 
-def _judge_seats(room: Room, judges: Judges, engines: Sequence[DeviceSeat]) -> dict[str, DeviceSeat]:
-    """Seats of a judge's copies, spread over nodes: on devices of engines, or on such that no engine ever has."""
+def _judge_devices(room: Room, judges: Judges, engines: Sequence[NodeDevices]) -> dict[str, NodeDevices]:
+    """Devices of a judge's copies, spread over nodes: those of engines, or devices that no engine ever has."""
     decoding: list[set[int]] = [set() for _ in range(room.nodes)]
-    for seat in engines:
-        decoding[seat.node].update(seat.devices)
+    for held in engines:
+        decoding[held.node].update(held.devices)
     free = [sorted(held if judges.beside else set(range(room.devices)) - held) for held in decoding]
-    seats: dict[str, DeviceSeat] = {}
+    placed: dict[str, NodeDevices] = {}
     for name in judges.names:
         node = max(range(room.nodes), key=lambda number: (len(free[number]), -number))
         if len(free[node]) < judges.tp:
             whose = "engines have" if judges.beside else "engines leave"
             raise DoesNotFit(
                 f"{count(len(judges.names), 'copy', 'copies')} of the judge need {count(judges.tp, 'device')} each on "
-                f"one node; of the {_text(room)} the {whose} room for {len(seats)}"
+                f"one node; of the {_text(room)} the {whose} room for {len(placed)}"
             )
-        seats[name] = DeviceSeat(node, tuple(free[node][: judges.tp]))
+        placed[name] = NodeDevices(node, tuple(free[node][: judges.tp]))
         free[node] = free[node][judges.tp :]
-    return seats
+    return placed
 
 
-def _rank_seat(room: Room, rank: int, total: int) -> DeviceSeat:
+def _rank_device(room: Room, rank: int, total: int) -> NodeDevices:
     row, device = divmod(rank, room.devices)
     if row >= room.nodes:
         raise DoesNotFit(
             f"{count(total, 'trainer rank')} need a device each; the {_text(room)} have {room.nodes * room.devices}"
         )
-    return DeviceSeat(room.first + row, (device,))
+    return NodeDevices(room.first + row, (device,))
 
 
 def _text(room: Room) -> str:
@@ -221,11 +219,10 @@ def _text(room: Room) -> str:
 
 
 def _worker_nodes(room: Room, used: Sequence[set[int]], workers: int) -> tuple[int, ...]:
-    """The node of each reward worker: of those with engines or trainer ranks, that with most cores which nobody else
-    needs, workers before it counted.
+    """The node of each reward worker: among the nodes with engines or trainer ranks, the one with most unused cores.
 
-    An engine or trainer rank on a GPU keeps one host core busy for it; where devices are cores, it is the device. A
-    node for workers alone would be taken with all its devices.
+    An engine or trainer rank uses one host core for each of its GPUs; where devices are cores, the device is that core.
+    No worker gets a node to itself: the run would hold all devices of that node, too.
     """
     free = {node: room.cores - len(devices) for node, devices in enumerate(used) if devices}
     nodes = []
@@ -236,12 +233,8 @@ def _worker_nodes(room: Room, used: Sequence[set[int]], workers: int) -> tuple[i
     return tuple(nodes)
 
 
-# The placement of the plans that are executed together, from the plans alone; nothing heavy is imported.
-
-
 def run_placement(plans: Mapping[str, Plan], pools: Mapping[str, Pool]) -> Placement:
-    """Seats of the engines, trainer ranks and reward workers of plans that take turns, by name, on the nodes that the
-    plans take.
+    """The placement of plans that are executed in turns, by name, on the nodes that the plans take.
 
     They share engines and reward workers, and agree on their pools (prepare.py). Raises DoesNotFit.
     """

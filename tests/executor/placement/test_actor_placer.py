@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.executor.placement import live_nodes, seat_keeper
+from rlplan.executor.placement import actor_placer, live_nodes
+from rlplan.executor.placement.actor_placer import ActorPlacement, ActorPlacer
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts, part_of_this_machine
 from rlplan.executor.placement.node_pool import NodePool
-from rlplan.executor.placement.seat_keeper import LiveSeat, SeatKeeper
-from rlplan.executor.placement.seats import Room, place
+from rlplan.executor.placement.run_placement import Room, place
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ..virtual_loop import now_s, played
@@ -73,7 +73,7 @@ def test_a_replacement_node_with_other_packages_is_given_back(cluster):
     nodes.versions["127.0.0.5"] = "2.12"
 
     async def scene():
-        keeper = SeatKeeper(two_engines(), "cpu")
+        keeper = ActorPlacer(two_engines(), "cpu")
         await keeper.open(own_machine=False)
         await keeper.engine("two")
         nodes.kill("127.0.0.4")
@@ -91,7 +91,7 @@ def test_a_cluster_is_refused_for_what_it_lacks(cluster):
 
     def opened(placement, **options):
         async def scene():
-            keeper = SeatKeeper(placement, "cpu")
+            keeper = ActorPlacer(placement, "cpu")
             await keeper.open(**{"own_machine": False, **options})
 
         return scene()
@@ -116,7 +116,7 @@ def test_on_a_machine_of_its_own_a_run_has_all_devices(cluster, monkeypatch, kin
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
 
     async def scene():
-        keeper = SeatKeeper(place(Room("p", 1, 2, 2), {1: ["one", "two"]}, {"plan": 2}, 1), kind)
+        keeper = ActorPlacer(place(Room("p", 1, 2, 2), {1: ["one", "two"]}, {"plan": 2}, 1), kind)
         await keeper.open(own_machine=True)
         assert keeper.newly_draining() == {} and keeper.nodes[0].lease is None
         return [await keeper.engine(name) for name in ("one", "two")], await keeper.worker(0)
@@ -124,7 +124,7 @@ def test_on_a_machine_of_its_own_a_run_has_all_devices(cluster, monkeypatch, kin
     (one, two), worker = played(scene())
     own = {"cpu": ((1,), (3,)), "cuda": ((), ())}[kind]
     gpus = tuple((visible or "0,1").split(",")) if kind == "cuda" else ((), ())
-    assert one == LiveSeat(id_of("127.0.0.3"), "127.0.0.3", own[0], tuple(gpus[0]), 2)
+    assert one == ActorPlacement(id_of("127.0.0.3"), "127.0.0.3", own[0], tuple(gpus[0]), 2)
     assert two[2:5] == (own[1], tuple(gpus[1]), 2) and worker[2:4] == ((), ())
 
 
@@ -134,7 +134,7 @@ def test_a_node_without_a_successor_ends_the_run(cluster, given):
     leased = LeasedNode(id_of("127.0.0.3"), NodeFacts("127.0.0.3", "here", (0,), (), ()))
 
     async def scene():
-        keeper = SeatKeeper(place(Room("p", 1, 1, 1), {1: ["one"]}, {}, 0), "cpu", given=(leased,) if given else ())
+        keeper = ActorPlacer(place(Room("p", 1, 1, 1), {1: ["one"]}, {}, 0), "cpu", given=(leased,) if given else ())
         await keeper.open(own_machine=True)
         await keeper.engine("one")
         nodes.kill("127.0.0.3")
@@ -211,7 +211,7 @@ def test_a_jobs_engines_and_trainers_keep_to_the_cores_of_their_nodes():
         LeasedNode("id", NodeFacts("127.0.0.1", "here", cores, (), ()), part=True) for cores in ((2,), (5, 7))
     )
     placement = place(Room("main", 1, 1, 1), {1: ["engine"]}, {"plan": 2}, 0, Room("learn", 1, 2, 2))
-    keeper = SeatKeeper(placement, "cpu", given=(decoding, training))
+    keeper = ActorPlacer(placement, "cpu", given=(decoding, training))
 
     async def seats():
         await keeper.open(own_machine=False)
@@ -221,5 +221,5 @@ def test_a_jobs_engines_and_trainers_keep_to_the_cores_of_their_nodes():
     assert engine.cores == engine.stays_on == (2,)
     assert [rank.cores for rank in ranks] == [(5,), (7,)] and {rank.stays_on for rank in ranks} == {(5, 7)}
     assert keeper.trains_on("plan", 1) and not keeper.trains_on("plan", 0)
-    assert keeper.seated_on("engine", 0) and not keeper.seated_on("engine", 1)
-    assert seat_keeper.LOOK_S == 2.0
+    assert keeper.runs_on("engine", 0) and not keeper.runs_on("engine", 1)
+    assert actor_placer.LOOK_S == 2.0

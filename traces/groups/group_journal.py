@@ -1,5 +1,5 @@
-"""Reads the journal of a co-execution group that was executed: which job had which units when, who waited how long,
-what its turns took, and when its trainings ended, each the end of an iteration of its job.
+"""Reads the journal of a co-execution group that was executed: which job had which units when, how long jobs waited,
+what phases took, and when trainings ended, each the end of an iteration of its job.
 
 docs/trace.md lists its events.
 """
@@ -15,21 +15,21 @@ from typing import Any, NamedTuple
 from ...plans.schema.groups_plan import GroupMember
 from ...plans.yaml.errors import InputError
 from ...rounds.permits.bound_machine import SlowdownBound
-from ...rounds.permits.permit_events import Seat
+from ...rounds.permits.permit_events import PlacedJob
 from ...rounds.permits.slowdown import WARM
 from ..trace import TraceError, read_trace
 
-TURNS = "turns.jsonl"
+GROUP_JOURNAL = "turns.jsonl"
 """The journal, in the folder of a group's runs."""
 
 GROUPS_COPY = "groups.yaml"
-"""A copy of the plan of groups, beside it."""
+"""A copy of the plan of groups, in the same folder."""
 
 
 @dataclass(frozen=True, slots=True)
-class TurnTaken:
-    """A turn, or the part of one on the same units: seconds since the group began. `ended`: whether its phase is
-    complete with it; else it is void, or goes on on other units, at once or after a pause."""
+class PhaseSpan:
+    """A phase that ran on the same units, or the part of one; times are seconds since the group began. `ended`: whether
+    the phase is complete with it; else it is void, or goes on on other units, at once or after a pause."""
 
     job: str
     phase: str
@@ -40,72 +40,71 @@ class TurnTaken:
     """Whether it began with a switch."""
     ended: bool
     waited_s: float
-    """Seconds from the end of the job's turn before, or its arrival, until this one began."""
+    """Seconds from the end of the job's last phase, or from its arrival, to the beginning of this span."""
     arrival: int
-    """Number of the start of the job's process that took it, from 1."""
+    """Number of the start of the job's process that ran it, from 1."""
     first: bool = True
-    """Whether the turn began with it; a later part was waited for by nobody."""
+    """Whether the phase began with it; nothing waited for a later part."""
 
 
 @dataclass
-class GroupTurns:
-    """What a journal holds.
+class GroupJournal:
+    """The content of a journal.
 
     Attributes:
         group: id of the group.
         rule: permit rule.
         units: numbers of all units.
-        seats: of the jobs with which it began, as `read_seat` takes them.
-        turns: of all jobs, in the order of their ends; those that still ran when the journal was read end with it.
+        first_jobs: the jobs with which it began, for `read_placed_job`.
+        spans: of the phases of all jobs, in the order of their ends; a phase that still ran ends with the journal.
         arrivals: how often each job arrived: once, and once more for each start after a death.
         end_s: time of the last event, in seconds since the group began.
         began_s: when the group began, in seconds since 1970.
-        seated: jobs that have a seat.
-        absent: those of them of which no process is ready: they start, or have ended.
-        running: the turns that ran when the journal was read, by job, as the journal has them; one that was paused has
-            no units.
-        waits_for: jobs for whom each waiting job waited last although its own nodes were free.
-        changes: (seconds, job, whether it got a seat) of seats that were given and given up while the group ran.
+        members: jobs that are in the group.
+        absent: members without a process that is ready: they start, or have ended.
+        running: by job, the phase that ran at the journal's end, as the journal has it; a paused one has no units.
+        waits_for: by waiting job, the jobs for which it waited last although its own nodes were free.
+        changes: (seconds, job, whether it joined) of jobs that joined and left while the group ran.
     """
 
     group: str
     rule: str
     units: tuple[int, ...]
-    seats: list[dict[str, Any]] = field(default_factory=list)
-    turns: list[TurnTaken] = field(default_factory=list)
+    first_jobs: list[dict[str, Any]] = field(default_factory=list)
+    spans: list[PhaseSpan] = field(default_factory=list)
     arrivals: dict[str, int] = field(default_factory=dict)
     end_s: float = 0.0
     began_s: float = 0.0
-    seated: list[str] = field(default_factory=list)
+    members: list[str] = field(default_factory=list)
     absent: set[str] = field(default_factory=set)
     running: dict[str, dict[str, Any]] = field(default_factory=dict)
     waits_for: dict[str, list[str]] = field(default_factory=dict)
     changes: list[tuple[float, str, bool]] = field(default_factory=list)
 
-    def take_seat(self, event: dict[str, Any], now_s: float) -> None:
-        """A job got a seat, or other seconds for its own."""
+    def join(self, event: dict[str, Any], now_s: float) -> None:
+        """A job joined, or got other expected seconds."""
         job = event["job"]
         self.units = tuple(sorted({*self.units, *(unit for phase in event["seat"]["units"] for unit in phase)}))
         self.arrivals.setdefault(job, 0)
-        if job not in self.seated:
-            self.seated.append(job)
+        if job not in self.members:
+            self.members.append(job)
             self.absent.add(job)
             self.changes.append((now_s, job, True))
 
-    def give_up(self, job: str, now_s: float) -> None:
-        """A job gave its seat up."""
-        if job in self.seated:
-            self.seated.remove(job)
+    def leave(self, job: str, now_s: float) -> None:
+        """A job left the group."""
+        if job in self.members:
+            self.members.remove(job)
             self.changes.append((now_s, job, False))
 
 
-def read_seat(fields: Mapping[str, Any]) -> Seat:
-    """A seat as the journal has it."""
+def read_placed_job(fields: Mapping[str, Any]) -> PlacedJob:
+    """A job of a group as the journal writes it."""
     pairs = {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
-    return Seat(**{**fields, **pairs, "units": tuple(map(tuple, fields["units"]))})
+    return PlacedJob(**{**fields, **pairs, "units": tuple(map(tuple, fields["units"]))})
 
 
-def read_turns(path: Path) -> GroupTurns:
+def read_group_journal(path: Path) -> GroupJournal:
     """Read a journal. Raises TraceError for a damaged one, FileNotFoundError if there is none."""
     running: dict[str, dict[str, Any]] = {}
     since_s: dict[str, float] = {}
@@ -115,20 +114,20 @@ def read_turns(path: Path) -> GroupTurns:
     try:
         first = events[0]
         units = {unit for seat in first["seats"] for phase in seat["units"] for unit in phase}
-        read = GroupTurns(str(first["group"]), str(first["rule"]), tuple(sorted(units)), list(first["seats"]))
+        read = GroupJournal(str(first["group"]), str(first["rule"]), tuple(sorted(units)), list(first["seats"]))
         read.arrivals = {seat["job"]: 0 for seat in first["seats"]}
-        read.began_s, read.seated, read.absent = float(first["began_s"]), list(read.arrivals), set(read.arrivals)
+        read.began_s, read.members, read.absent = float(first["began_s"]), list(read.arrivals), set(read.arrivals)
 
         def end(job: str, now_s: float, ended: bool) -> None:
-            turn = running.pop(job, None)
-            if turn is not None and (turn["units"] or ended):
-                first, begun_s = "since_s" not in turn, turn.get("since_s", turn["begun_s"])
-                begun_s = begun_s if turn["units"] else now_s  # its last sample was scored while it was paused
+            phase = running.pop(job, None)
+            if phase is not None and (phase["units"] or ended):
+                first, begun_s = "since_s" not in phase, phase.get("since_s", phase["begun_s"])
+                begun_s = begun_s if phase["units"] else now_s  # its last sample was scored while it was paused
                 waited_s = begun_s - since_s[job] if first else 0.0
-                read.turns.append(
-                    TurnTaken(
-                        job, turn["phase"], begun_s, now_s, tuple(turn["units"]),
-                        not turn["resident"], ended, waited_s, read.arrivals[job], first,
+                read.spans.append(
+                    PhaseSpan(
+                        job, phase["phase"], begun_s, now_s, tuple(phase["units"]),
+                        not phase["resident"], ended, waited_s, read.arrivals[job], first,
                     )
                 )  # fmt: skip
             since_s[job] = now_s
@@ -144,21 +143,21 @@ def read_turns(path: Path) -> GroupTurns:
                     end(event["job"], now_s, False)
                     read.absent.add(event["job"])
                 case "seat":
-                    read.take_seat(event, now_s)
+                    read.join(event, now_s)
                 case "unseat":
                     end(event["job"], now_s, False)
-                    read.give_up(event["job"], now_s)
+                    read.leave(event["job"], now_s)
                 case "done":
                     end(event["job"], now_s, True)
                 case "turns":
                     read.waits_for = event["waits_for"]
-                    for turn in event["begun"]:
-                        running[turn["job"]] = turn
+                    for phase in event["begun"]:
+                        running[phase["job"]] = phase
                     for job, units in event.get("moved", {}).items():
-                        turn = running[job]
+                        phase = running[job]
                         end(job, now_s, False)
-                        # Who goes on after a pause finds the state of another job on its units.
-                        running[job] = turn | {"units": units, "since_s": now_s, "resident": bool(turn["units"])}
+                        # After a pause the state of another job is on the units.
+                        running[job] = phase | {"units": units, "since_s": now_s, "resident": bool(phase["units"])}
         read.running = dict(running)
         for job in list(running):
             end(job, read.end_s, False)
@@ -167,51 +166,52 @@ def read_turns(path: Path) -> GroupTurns:
     return read
 
 
-def turns_of(folder: Path) -> GroupTurns:
+def load_journal(folder: Path) -> GroupJournal:
     """Read the journal in a group's folder. Raises InputError if it cannot be read."""
     try:
-        return read_turns(folder / TURNS)
+        return read_group_journal(folder / GROUP_JOURNAL)
     except (TraceError, OSError) as error:
         raise InputError(f"its turns cannot be read: {error}", str(folder)) from None
 
 
-def turn_seconds(turns: GroupTurns, members: Mapping[str, GroupMember]) -> dict[str, list[tuple[float, float]]]:
+def iteration_seconds(
+    journal: GroupJournal, members: Mapping[str, GroupMember]
+) -> dict[str, list[tuple[float, float]]]:
     """Return by job the (rollout, train) seconds of its complete iterations, in their order.
 
-    The first `WARM` of each start are left out, and iterations in which a phase had to be begun again. Pauses are not
-    counted. A turn, or what follows a pause, that began with a switch is counted without the seconds that the plan has
-    for one, since the planner adds them to the turns that switch; it keeps at least half of its own, in case the plan
-    is wrong about the switch.
+    The first `WARM` of each start are left out, and iterations in which a phase had to be begun again. Pauses do not
+    count. From a span that began with a switch the planned seconds of a switch are subtracted, since the planner adds
+    them to phases that switch; at least half of the span counts, in case the planned seconds are wrong.
 
     Args:
-        turns: of the group (`read_turns`).
+        journal: of the group.
         members: the plan's jobs of the group.
     """
     found: dict[str, list[tuple[float, float]]] = {}
     for name, member in members.items():
         pairs: list[tuple[float, float]] = []
         complete, start = 0, 0
-        own_s, before_s = 0.0, -1.0  # of the turn so far; of the rollout before it, negative: there is none
-        for turn in turns.turns:
-            if turn.job != name:
+        own_s, before_s = 0.0, -1.0  # of the phase so far; of the rollout before it, negative: there is none
+        for span in journal.spans:
+            if span.job != name:
                 continue
-            if turn.arrival != start:
-                complete, start, before_s = 0, turn.arrival, -1.0
-            switch_s = member.rollout.switch_s if turn.phase == "rollout" else member.train.switch_s
-            own_s = _own_s(turn, switch_s) + (0.0 if turn.first else own_s)
-            if turn.phase == "train" and turn.ended and before_s >= 0:
+            if span.arrival != start:
+                complete, start, before_s = 0, span.arrival, -1.0
+            switch_s = member.rollout.switch_s if span.phase == "rollout" else member.train.switch_s
+            own_s = _own_s(span, switch_s) + (0.0 if span.first else own_s)
+            if span.phase == "train" and span.ended and before_s >= 0:
                 complete += 1
                 if complete > WARM:
                     pairs.append((before_s, own_s))
-            before_s = own_s if turn.phase == "rollout" and turn.ended else -1.0
+            before_s = own_s if span.phase == "rollout" and span.ended else -1.0
         found[name] = pairs
     return found
 
 
-def _own_s(turn: TurnTaken, switch_s: float) -> float:
-    """Seconds of a turn without its switch."""
-    seconds = turn.end_s - turn.begun_s
-    return max(seconds - switch_s, seconds / 2) if turn.switched else seconds
+def _own_s(span: PhaseSpan, switch_s: float) -> float:
+    """Seconds of a span without its switch."""
+    seconds = span.end_s - span.begun_s
+    return max(seconds - switch_s, seconds / 2) if span.switched else seconds
 
 
 def bound_of(member: GroupMember) -> SlowdownBound:
@@ -220,7 +220,7 @@ def bound_of(member: GroupMember) -> SlowdownBound:
 
 
 class TrainingEnd(NamedTuple):
-    """A training that ended: of which job, in which start of its process, when, in seconds since 1970."""
+    """The end of a training: its job, the number of the start of the job's process, and when, in seconds since 1970."""
 
     job: str
     start: int
@@ -228,7 +228,7 @@ class TrainingEnd(NamedTuple):
 
 
 class TrainingEnds:
-    """The trainings that a journal tells of; `path`: the journal, which need not exist yet."""
+    """Reads the ends of trainings from a journal that grows; `path`: the journal, which need not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -238,7 +238,7 @@ class TrainingEnds:
         self._phases: dict[str, str] = {}
 
     def new(self) -> list[TrainingEnd]:
-        """Those that were written since the last call. Raises TraceError for a damaged line, OSError."""
+        """The ends that were written since the last call. Raises TraceError for a damaged line, OSError."""
         if not self._path.is_file():
             return []
         with self._path.open("rb") as file:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlplan.executor.placement.live_nodes import ClusterNode, choose
-from rlplan.executor.placement.seats import DeviceSeat, DoesNotFit, Judges, Placement, Room, place
+from rlplan.executor.placement.run_placement import DoesNotFit, Judges, NodeDevices, Placement, Room, place
 
 
 def names(tp, number):
@@ -55,11 +55,11 @@ def test_what_is_placed_holds_every_device_once_a_phase(nodes, devices, apart, s
 
 def test_a_device_with_two_holders_in_one_phase_is_seen():
     twice = Placement(
-        (Room("p", 1, 2, 2),), {"a": DeviceSeat(0, (0, 1)), "b": DeviceSeat(0, (1,))}, {1: ("a", "b")}, {}, (0,)
+        (Room("p", 1, 2, 2),), {"a": NodeDevices(0, (0, 1)), "b": NodeDevices(0, (1,))}, {1: ("a", "b")}, {}, (0,)
     )
     assert twice.double_booked() == [("rollout with TP 1", 0, 1)]
     in_turns = Placement(
-        (Room("p", 1, 2, 2),), {"a": DeviceSeat(0, (0, 1))}, {2: ("a",)}, {"plan": (DeviceSeat(0, (1,)),)}, (0,)
+        (Room("p", 1, 2, 2),), {"a": NodeDevices(0, (0, 1))}, {2: ("a",)}, {"plan": (NodeDevices(0, (1,)),)}, (0,)
     )
     assert in_turns.double_booked() == [], "engines and trainers take turns"
     assert in_turns.device_names("cpu")["trainer plan"] == ["core 1 of node 0"]
@@ -97,9 +97,9 @@ def judged(copies, tp, beside, engines=2, nodes=2, devices=2):
 
 
 def test_judges_are_on_devices_of_engines_or_spread_over_others():
-    assert judged(2, 1, beside=False) == [DeviceSeat(0, (1,)), DeviceSeat(1, (1,))]
-    assert judged(1, 2, beside=False, nodes=1, devices=4) == [DeviceSeat(0, (2, 3))]
-    assert judged(2, 1, beside=True) == [DeviceSeat(0, (0,)), DeviceSeat(1, (0,))]
+    assert judged(2, 1, beside=False) == [NodeDevices(0, (1,)), NodeDevices(1, (1,))]
+    assert judged(1, 2, beside=False, nodes=1, devices=4) == [NodeDevices(0, (2, 3))]
+    assert judged(2, 1, beside=True) == [NodeDevices(0, (0,)), NodeDevices(1, (0,))]
     for beside, engines, room in ((False, 2, "engines leave room for 0"), (True, 1, "engines have room for 1")):
         with pytest.raises(DoesNotFit, match=f"2 copies of the judge need 1 device each on one node; .* the {room}"):
             judged(2, 1, beside, engines, nodes=1)

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from rlplan.executor.groups.member_turns import (
-    MemberTurns,
+from rlplan.executor.groups.member_phases import (
+    MemberPhases,
     before_restart,
-    begin_turn,
-    end_turn,
+    begin_phase,
+    end_phase,
     switched_in,
     units_of_round,
 )
@@ -30,12 +30,14 @@ class GivenPermits(MemberPermits):
         self.log = log
 
     async def _ask(self, method, *arguments):
-        await asyncio.sleep({"turn": self.wait_s, "holding": 5.0}.get(method, 0))
+        await asyncio.sleep({"granted": self.wait_s, "holding": 5.0}.get(method, 0))
         if method == "holding":
             return ("a", 0, "rollout", 0.0, self.held, True, 1.0, 0.0)
-        if method != "turn":
-            self.log.append(("permits", method))
-        return 1 if method == "ready" else True
+        return True
+
+    async def _report(self, what, *arguments):
+        self.log.append(("permits", what))
+        return 1
 
 
 class Lives:
@@ -56,7 +58,7 @@ class Member(Stage):
         super().__init__(bounded=bounded, shared=True)
         self.permits = GivenPermits(self.log)
         self.run.turns, self.run.trainer = self.turns, Lives()
-        self.run.permits = MemberTurns(self.permits, self.turns, units)
+        self.run.permits = MemberPhases(self.permits, self.turns, units)
 
     async def begun(self):
         await self.turns.start()
@@ -64,7 +66,7 @@ class Member(Stage):
         self.log.clear()
 
     async def rollout(self):
-        await begin_turn(self.run, "rollout")
+        await begin_phase(self.run, "rollout")
         sending = await self.turns.to_sending(self.run, self.short)
         for engine in self.short:
             engine.version = "v"
@@ -72,7 +74,7 @@ class Member(Stage):
         return switched_in(self.run, sending.engines_s + decoding.engines_s)
 
     async def train(self):
-        await begin_turn(self.run, "train")
+        await begin_phase(self.run, "train")
         return switched_in(self.run, (await self.turns.to_training(self.run)).trainers_s)
 
     def states(self):
@@ -113,11 +115,11 @@ async def test_a_turn_is_over_when_nothing_is_left_on_its_devices(stage, bounded
     stage.permits.wait_s = 7.0
     came = [await stage.rollout()]
     assert stage.states() == ["awake", "asleep", "offloaded"]
-    left = [await end_turn(stage.run)]
+    left = [await end_phase(stage.run)]
     assert stage.states() == ["asleep", "asleep", "offloaded"]
     came.append(await stage.train())
     assert stage.states() == ["asleep", "asleep", "training"]
-    left.append(await end_turn(stage.run))
+    left.append(await end_phase(stage.run))
     assert stage.states() == ["asleep", "asleep", "offloaded"]
     assert stage.told() == [("done", "sleep"), ("done", [])], "engines, then the trainer's parts on the device"
     if bounded:
@@ -134,9 +136,9 @@ async def test_a_turn_that_is_given_back_unused_leaves_its_devices_too(stage):
     await stage.rollout()
     await stage.rollout()  # the same turn still
     stage.log.clear()
-    await begin_turn(stage.run, "train")
+    await begin_phase(stage.run, "train")
     assert stage.told() == [("done", "sleep")]
-    await begin_turn(stage.run, "rollout")  # nothing was to be trained
+    await begin_phase(stage.run, "rollout")  # nothing was to be trained
     assert stage.states() == ["asleep", "asleep", "offloaded"] and len(stage.told()) == 2
 
 
@@ -147,7 +149,7 @@ async def test_a_trainer_that_died_in_a_rollout_starts_again_in_its_turn(stage):
     stage.log.clear()
     stage.run.trainer.dead.set()
     with pytest.raises(TrainerDied):
-        await begin_turn(stage.run, "train")
+        await begin_phase(stage.run, "train")
     await before_restart(stage.run)
     assert stage.told() == [("done", "sleep")] and stage.permits.phase == "train"
     assert stage.states() == ["asleep", "asleep", "loaded"], "room is booked for its ranks"
@@ -163,7 +165,7 @@ async def test_a_trainer_that_dies_as_it_leaves_keeps_its_turn(stage):
     await stage.train()
     stage.ranks.dead = True
     with pytest.raises(TrainerDied):
-        await end_turn(stage.run)
+        await end_phase(stage.run)
     assert stage.permits.phase == "train"
     await before_restart(stage.run)
     assert stage.permits.phase == "train" and stage.states()[2] == "loaded"
@@ -174,7 +176,7 @@ async def test_a_trainer_that_dies_as_it_leaves_keeps_its_turn(stage):
 async def test_a_dead_engine_is_replaced_in_its_jobs_turn_only(stage):
     await stage.begun()
     await stage.rollout()
-    await end_turn(stage.run)
+    await end_phase(stage.run)
     one = stage.short[0]
     one.fail("it died while it slept")
     await asyncio.sleep(60)
@@ -182,7 +184,7 @@ async def test_a_dead_engine_is_replaced_in_its_jobs_turn_only(stage):
     await stage.rollout()
     await asyncio.wait_for(asyncio.shield(one.repair), 60)
     assert one.alive and stage.permits.phase == "rollout"
-    await end_turn(stage.run)
+    await end_phase(stage.run)
     assert stage.state(one) == "asleep"
 
 
@@ -190,6 +192,6 @@ async def test_a_dead_engine_is_replaced_in_its_jobs_turn_only(stage):
 async def test_a_run_in_no_group_waits_for_nobody(stage):
     await stage.begun()
     stage.run.permits = None
-    assert await begin_turn(stage.run, "rollout") == 0.0 and switched_in(stage.run, 3.0) == 0.0
+    assert await begin_phase(stage.run, "rollout") == 0.0 and switched_in(stage.run, 3.0) == 0.0
     assert await units_of_round(stage.run, stage.short) is None
-    assert await end_turn(stage.run) == 0.0 and stage.log == []
+    assert await end_phase(stage.run) == 0.0 and stage.log == []

@@ -1,11 +1,11 @@
-"""The seats of a run while it goes on: which node of the cluster stands for each node of a placement.
+"""Places the actors of a run while it goes on: which node of the cluster stands for each node of a placement.
 
 Invariants:
-- a node of the placement is one node of the cluster, and no two are the same one;
-- an actor is seated only on a node that this run has leased, on the devices that the placement gives it: a device never
-  has two holders in a phase, whatever dies;
-- a node that is lost is replaced, when somebody needs it, by another with as many free devices, or by itself once it is
-  back; while there is none its engines wait, and the run goes on with the others.
+- each node of the placement stands for one node of the cluster, and no two for the same one;
+- an actor runs only on a node that this run has leased, on the devices that the placement gives it: a device never has
+  two holders in a phase, whatever dies;
+- a lost node is replaced, when an actor needs it, by another with as many free devices, or by itself once it is back;
+  until then its engines wait, and the run goes on with the others.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .live_nodes import (
     lease,
     this_machine,
 )
-from .seats import DeviceSeat, Placement
+from .run_placement import NodeDevices, Placement
 
 LOOK_S = 2.0  # how often the cluster is asked for a node that is missing
 
 
-class LiveSeat(NamedTuple):
-    """What an actor needs to know of its place.
+class ActorPlacement(NamedTuple):
+    """Where an actor runs on the cluster.
 
     Attributes:
         node_id: Ray's id of the node; "": any.
@@ -40,7 +40,7 @@ class LiveSeat(NamedTuple):
         cores: host cores that are the devices, where devices are cores.
         gpus: ids of the GPUs, where devices are GPUs.
         node_cores: number of cores of the node.
-        stays_on: cores that a process there keeps to, since the machine's others are another node's; (): no such.
+        stays_on: the only cores that a process there may use, since other nodes share the machine; (): all cores.
     """
 
     node_id: str
@@ -52,22 +52,22 @@ class LiveSeat(NamedTuple):
 
 
 class NodeNews(NamedTuple):
-    """A node of the placement was lost (`event` "node_lost") or is there again ("node_back")."""
+    """A node of the placement was lost (`event` "node_lost") or is back ("node_back")."""
 
     event: str
     node: int
     address: str
 
 
-class SeatKeeper:
-    """Seats the actors of a placement on nodes. `open()` first, `close()` last; all calls on one event loop.
+class ActorPlacer:
+    """Places the actors of a placement on nodes. `open()` first, `close()` last; all calls on one event loop.
 
     Args:
-        placement: the seats.
+        placement: the node and devices of each actor.
         kind: of the devices, `cpu` or `cuda`.
-        tell: hears of nodes that are lost or back.
-        given: nodes for those of the placement in use, in order, which another process has leased; (): they are leased
-            here.
+        tell: called for each node that is lost or back.
+        given: the nodes, already leased by another process, in the order of `placement.nodes_in_use()`; (): this object
+            leases them.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SeatKeeper:
         self._rooms = placement.nodes_in_use()
         self._nodes: dict[int, LeasedNode] = {}
         self._lost: set[int] = set()
-        self._seated: set[str] = set()
+        self._placed: set[str] = set()
         self._draining: set[str] = set()
         self._locks = {node: asyncio.Lock() for node in self._rooms}
 
@@ -112,7 +112,7 @@ class SeatKeeper:
         same_versions(self.nodes)
 
     async def _lease(self, missing: Sequence[int]) -> str | None:
-        """Lease a node for each of these, unless one went away meanwhile; what the cluster lacks, or None."""
+        """Lease a node for each of these that is still free; returns what the cluster lacks, or None."""
         rooms = [self._rooms[node] for node in missing]
         chosen, lack = choose(self._not_held(cluster_nodes(self._resource)), rooms, self._resource)
         if lack is not None:
@@ -159,62 +159,63 @@ class SeatKeeper:
         return new
 
     def trains_on(self, plan: str, number: int) -> bool:
-        """Whether a trainer rank of a plan is seated on a node."""
-        return any(seat.node == number for seat in self.placement.trainers[plan])
+        """Whether a trainer rank of a plan runs on a node."""
+        return any(held.node == number for held in self.placement.trainers[plan])
 
-    def seated_on(self, engine: str, number: int) -> bool:
-        """Whether an engine is seated on a node."""
+    def runs_on(self, engine: str, number: int) -> bool:
+        """Whether an engine runs on a node."""
         return self.placement.engines[engine].node == number
 
     def leave(self, number: int) -> bool:
-        """Give up a node that still lives, if another can take its place; whoever is started there next comes there.
+        """Give up a node that still lives, if another can replace it: actors that start there next get the other one.
 
         Returns whether it was given up.
         """
-        # Nodes that were lost before, and have nobody in their place yet, need room too.
+        # Nodes that were lost before and are not replaced yet need room, too.
         rooms = [self._rooms[node] for node in (*self._lost, number)]
         _, lack = choose(self._not_held(cluster_nodes(self._resource)), rooms, self._resource)
         if lack is None:
             self._lose(number)
         return lack is None
 
-    async def engine(self, name: str) -> LiveSeat:
-        """The seat of an engine; waits for a node with room as long as there is none."""
-        return await self._take(name, self.placement.engines[name])
+    async def engine(self, name: str) -> ActorPlacement:
+        """Where an engine runs; waits as long as no node has room."""
+        return await self._place(name, self.placement.engines[name])
 
-    async def ranks(self, plan: str, patience_s: float) -> list[LiveSeat]:
-        """The seats of a plan's trainer ranks. Raises RunFailed if a node is missing for `patience_s` seconds."""
-        seats = self.placement.trainers[plan]
-        takes = [self._take(f"rank {rank} of {plan}", seat) for rank, seat in enumerate(seats)]
+    async def ranks(self, plan: str, patience_s: float) -> list[ActorPlacement]:
+        """Where a plan's trainer ranks run. Raises RunFailed if a node is missing for `patience_s` seconds."""
+        ranks = self.placement.trainers[plan]
+        places = [self._place(f"rank {rank} of {plan}", planned) for rank, planned in enumerate(ranks)]
         try:
-            return list(await asyncio.wait_for(asyncio.gather(*takes), patience_s))
+            return list(await asyncio.wait_for(asyncio.gather(*places), patience_s))
         except TimeoutError:
             raise RunFailed(
-                f"trainer {plan}: no node with {self._rooms[seats[0].node].devices} free {self._resource} came in "
+                f"trainer {plan}: no node with {self._rooms[ranks[0].node].devices} free {self._resource} came in "
                 f"place of one that was lost, within {patience_s:.0f} s; start one, and go on with --resume"
             ) from None
 
-    async def worker(self, number: int) -> LiveSeat:
-        """The seat of a reward worker: on another node while its own is missing. It holds no device."""
+    async def worker(self, number: int) -> ActorPlacement:
+        """Where a reward worker runs: on another node while its own is missing. It holds no device."""
         first = self.placement.reward_workers[number]
         order = [first, *(node for node in self._nodes if node != first)]
         name = f"worker {number}"
         for node in order:
-            if node not in self._lost and (name not in self._seated or await answers(self._nodes[node])):
-                self._seated.add(name)
-                return self._live(DeviceSeat(node, ()))
-        return await self._take(name, DeviceSeat(first, ()))
+            if node not in self._lost and (name not in self._placed or await answers(self._nodes[node])):
+                self._placed.add(name)
+                return self._on_cluster(NodeDevices(node, ()))
+        return await self._place(name, NodeDevices(first, ()))
 
-    async def _take(self, name: str, seat: DeviceSeat) -> LiveSeat:
-        async with self._locks[seat.node]:
-            # The first of a name finds the node as `open` left it; another one comes after a death.
-            if name in self._seated and seat.node not in self._lost and not await answers(self._nodes[seat.node]):
-                self._lose(seat.node)
-            while seat.node in self._lost:
-                if not await self._replaced(seat.node):
+    async def _place(self, name: str, planned: NodeDevices) -> ActorPlacement:
+        number = planned.node
+        async with self._locks[number]:
+            # An actor that was placed before is placed again since it died: its node may be gone.
+            if name in self._placed and number not in self._lost and not await answers(self._nodes[number]):
+                self._lose(number)
+            while number in self._lost:
+                if not await self._replaced(number):
                     await asyncio.sleep(LOOK_S)
-            self._seated.add(name)
-            return self._live(seat)
+            self._placed.add(name)
+            return self._on_cluster(planned)
 
     def _lose(self, number: int) -> None:
         node = self._nodes[number]
@@ -233,7 +234,7 @@ class SeatKeeper:
         try:
             same_versions(self.nodes)
         except InputError:
-            self._nodes[number].release()  # nobody sits there, and `close` gives back only nodes that are not lost
+            self._nodes[number].release()  # no actor runs there, and `close` releases only nodes that are not lost
             self._nodes[number] = before
             raise
         self._lost.discard(number)
@@ -244,18 +245,20 @@ class SeatKeeper:
         held = {node.node_id for number, node in self._nodes.items() if number not in self._lost}
         return [node for node in nodes if node.node_id not in held]
 
-    def _live(self, seat: DeviceSeat) -> LiveSeat:
-        node = self._nodes[seat.node]
+    def _on_cluster(self, planned: NodeDevices) -> ActorPlacement:
+        node = self._nodes[planned.node]
         cores, gpus = node.facts.cores, node.facts.gpus
         if self._kind == "cuda":
-            return LiveSeat(node.node_id, node.facts.address, (), tuple(gpus[d] for d in seat.devices), len(cores))
+            return ActorPlacement(
+                node.node_id, node.facts.address, (), tuple(gpus[d] for d in planned.devices), len(cores)
+            )
         # A node may have fewer cores than the plan says (a laptop): then devices share them.
-        own = tuple(cores[device % len(cores)] for device in seat.devices)
-        return LiveSeat(node.node_id, node.facts.address, own, (), len(cores), cores if node.part else ())
+        own = tuple(cores[device % len(cores)] for device in planned.devices)
+        return ActorPlacement(node.node_id, node.facts.address, own, (), len(cores), cores if node.part else ())
 
 
 def same_versions(nodes: Sequence[LeasedNode]) -> None:
-    """Raises InputError if nodes have different packages: ranks would not understand each other."""
+    """Raises InputError if nodes have different packages, with which ranks cannot work together."""
     first = nodes[0].facts
     for node in nodes[1:]:
         for (package, ours), (_, theirs) in zip(first.versions, node.facts.versions, strict=True):

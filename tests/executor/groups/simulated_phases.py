@@ -4,27 +4,27 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from rlplan.executor.groups.member_state import HeldTurn
-from rlplan.rounds.permits.permit_events import Action, Consolidate, Event, Grow, Pause, Seat, Start
+from rlplan.executor.groups.member_state import HeldPhase
+from rlplan.rounds.permits.permit_events import Action, Consolidate, Event, Grow, Pause, PlacedJob, Start
 from rlplan.rounds.permits.permit_machine import PermitMachine
 from rlplan.traces.trace import read_trace
 
 
-class FakeTurn:
-    """A turn that runs: when it ends, and when its tail begins, as the simulator reckons it."""
+class FakePhase:
+    """A phase that runs: when it ends, and when its tail begins, as the simulator reckons it."""
 
-    def __init__(self, seat: Seat, seconds: float, tail_share: float, held: HeldTurn) -> None:
-        self.held, self._seat, self._tail_share_s = held, seat, seconds * tail_share
-        self._units = len(seat.units[held.turn % 2])
+    def __init__(self, placed: PlacedJob, seconds: float, tail_share: float, held: HeldPhase) -> None:
+        self.held, self._placed, self._tail_share_s = held, placed, seconds * tail_share
+        self._units = len(placed.units[held.number % 2])
         self._left_s = seconds
         self._begin(held, held.begun_s, held.resident)
 
-    def _begin(self, held: HeldTurn, at_s: float, resident: bool) -> None:
-        self._left_s += 0.0 if resident else self._seat.switch_s[held.turn % 2]
+    def _begin(self, held: HeldPhase, at_s: float, resident: bool) -> None:
+        self._left_s += 0.0 if resident else self._placed.switch_s[held.number % 2]
         self._rate = len(held.units) / self._units
         self.ends_s = at_s + self._left_s / self._rate
         self.tail_s = math.inf
-        if held.phase == "rollout" and self._seat.keep > 0 and 0 < self._tail_share_s < self._left_s:
+        if held.phase == "rollout" and self._placed.keep > 0 and 0 < self._tail_share_s < self._left_s:
             self.tail_s = at_s + (self._left_s - self._tail_share_s) / self._rate
 
     @property
@@ -32,12 +32,12 @@ class FakeTurn:
         """When its job has something to say."""
         return min(self.ends_s, self.tail_s)
 
-    def move(self, held: HeldTurn) -> bool:
+    def move(self, held: HeldPhase) -> bool:
         """It has other units; returns whether it left some. Only those that are added change its pace."""
         left = len(held.units) < len(self.held.units)
         rate, now_s = len(held.units) / self._units, held.since_s
         if not held.units:
-            self._left_s = (self.ends_s - now_s) * self._rate + (self._seat.resume_s[held.turn % 2] or 0.0)
+            self._left_s = (self.ends_s - now_s) * self._rate + (self._placed.resume_s[held.number % 2] or 0.0)
             self.ends_s = self.tail_s = math.inf
         elif not self.held.units:
             self._begin(held, now_s, resident=False)
