@@ -73,7 +73,8 @@ class Session:
         if settings.judge is not None:
             judge_tokenizer = load_tokenizer(paths.judge)
             asked = judge_config(job, paths.judge, settings.judge, self._pool, judge_tokenizer)
-        try_functions(job, paths, next(iter(prompts.values())))
+        row = next(iter(prompts.values()))
+        try_functions(job, paths, row.text, row.answer)
         watcher.phase("starting Ray")
         self._own_machine = start_ray()
 
