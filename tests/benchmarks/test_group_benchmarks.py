@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,13 +32,6 @@ from rlplan.plans.yaml.errors import InputError
 
 RULES = Rules(permit_rule="first_come")
 JOB = job_of("x", WORKLOADS[0], 1.0, 1, 1.0)
-
-
-def json_of(command, *arguments):
-    """The one line of JSON that a command prints."""
-    done = CliRunner().invoke(command, [*arguments, "--json"])
-    assert done.exit_code == 0 and len(done.output.splitlines()) == 1, done.output
-    return json.loads(done.output)
 
 
 def curve_file(folder, points):

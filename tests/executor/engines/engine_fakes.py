@@ -54,7 +54,7 @@ class FakeActor:
 
     token_s, submit_s, capacity, fails_at = 0.01, 0.0, 10_000, ""
     dies_in_start = stuck_in_start = core_dead = grew = False
-    slow_seeds = ""
+    slow_seeds, at_once = "", None
 
     def __init__(self, name, log):
         self.name, self.log = name, log
@@ -102,6 +102,7 @@ class FakeActor:
     async def _submit(self, requests, version, max_num_seqs=None):
         await asyncio.sleep(self.submit_s)
         assert version == self.version
+        self.at_once = max_num_seqs
         for request in requests:
             self.log.append((self.name, "submit", request.request_id))
             self.running[request.request_id] = asyncio.get_running_loop().create_task(self._decode(request))

@@ -194,53 +194,8 @@ def test_an_aborted_request_stops_decoding_and_tells_nothing_more(fleet, loop, t
     assert loop.run_until_complete(body()) == []
 
 
-def test_requests_beyond_the_rounds_limit_wait_in_their_order(fleet, loop, tiny_model):
-    layout, names = EngineLayout(1, 1), [f"turn-{i}" for i in range(6)]
-
-    async def body(at_once):
-        await load(fleet, layout, tiny_model / "model.safetensors", f"turns {at_once}")
-        heard = []
-        fleet.listen(lambda news: heard.extend(e for e in events_in(news) if e.name == "finished"))
-        engine = fleet.engines(layout)[0]
-        # The fourth waits for its turn when it is aborted, and takes nobody's.
-        requests = [greedy(name, tokens=96) for name in names]
-        await engine.submit(requests, f"turns {at_once}", at_once)
-        await engine.abort(names[3:4])
-        while len(heard) < 5:
-            await asyncio.sleep(0.02)
-        return {event.request_id: event.decode_s for event in heard}
-
-    one, many = (loop.run_until_complete(body(at_once)) for at_once in (1, None))
-    assert list(one) == [*names[:3], *names[4:]]
-    # Seconds since the submission: one after another the last takes as long as all five, together as long as the first.
-    assert one[names[5]] > 3 * one[names[0]]
-    assert many[names[5]] < 2 * many[names[0]]
-
-
 def runner(fleet, rewards=None, **options):
     return RoundRunner(fleet, rewards or InstantRewards(), PROMPTS | LONG_PROMPTS, str, temperature=1.0, **options)
-
-
-def test_a_round_gives_its_engines_the_limit_of_sequences_at_once(fleet, loop, tiny_model, monkeypatch):
-    given = []
-    submit = type(fleet.all_engines()[0]).submit
-
-    def recorded(self, requests, version, max_num_seqs=None):
-        given.append((self.name, max_num_seqs))
-        return submit(self, requests, version, max_num_seqs)
-
-    monkeypatch.setattr(type(fleet.all_engines()[0]), "submit", recorded)
-    path = tiny_model / "model.safetensors"
-
-    async def body():
-        await load(fleet, EngineLayout(1, 2), path, "at once")
-        machine = RaceRound(list(PROMPTS)[:2], 2, 2, 2, 8)
-        return await runner(fleet).run(
-            machine, EngineLayout(1, 2), "at once", by_path(path), "at once", RoundOptions(max_num_seqs=3)
-        )
-
-    loop.run_until_complete(body())
-    assert {most for _, most in given} == {3} and len({name for name, _ in given}) == 2
 
 
 def run_round(fleet, loop, tiny_model, machine, layout, tag, **options):

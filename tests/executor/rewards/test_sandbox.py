@@ -39,11 +39,6 @@ def reward(source, tests="assert add(1, 2) == 3", deadline_s=5.0):
     return CodeReward(deadline_s)("", fenced(source), tests)
 
 
-def test_code_that_passes_its_tests_is_worth_1():
-    assert reward("def add(a, b):\n    return a + b") == 1.0
-    assert reward("def add(a, b):\n    return a + b", ["assert add(1, 2) == 3", "assert add(0, 0) == 0"]) == 1.0
-
-
 @pytest.mark.parametrize(
     ("source", "says"),
     [

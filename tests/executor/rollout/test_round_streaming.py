@@ -72,6 +72,7 @@ async def test_engines_are_handed_over_and_groups_trained_on_their_devices(stage
     decision = HandOver(RoundHandOver(engines=1, at_finished=0.5), SAMPLES, 2)
     streaming, result = await stage.streamed(decision)
     check(result)
+    assert {actor.at_once for actor in stage.actors} == {8, None}, "of the round's engines alone"
     (told,) = stage.run.told("streamed")
     assert told["freed"] == [stage.short[1].name] and told["replicas"] == [1] and told["step"] == 1
     assert told["moved"] == sum(sample.moves > 0 for sample in result.samples.values()) > 0
