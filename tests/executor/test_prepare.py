@@ -188,7 +188,7 @@ class Parts:
         return SimpleNamespace(decode=lambda tokens, skip_special_tokens: "text")
 
     def load_prompts(self, path, tokenizer, most, reward):
-        return {"p0": None, "p1": None}
+        return {name: SimpleNamespace(text="", answer=None) for name in ("p0", "p1")}
 
     async def check_shared(self, folder, nodes):
         self.log.append(("shared", folder))

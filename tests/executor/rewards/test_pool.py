@@ -1,6 +1,6 @@
 """Reward workers that are real Ray actors: rewards travel, deaths are noticed, and closing leaves no process behind.
 
-What the pool decides is tested in test_reward_supervision.py, what a scoring process does in test_scoring_process.py.
+What the pool decides is tested in test_reward_supervision.py, what a worker does in test_worker.py.
 """
 
 import asyncio
