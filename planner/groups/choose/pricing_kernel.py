@@ -178,8 +178,8 @@ class PricingSearch(NamedTuple):
     """(cap,) of MEMBER."""
     meets: NDArray[np.bool_]
     """(cap, cap) whether two members share a node."""
-    unseen: NDArray[np.bool_]
-    """(cap,) scratch of `_parts`."""
+    part: NDArray[np.int64]
+    """(cap,) scratch of `_parts`: the number of each member's part."""
     levels: NDArray[Any]
     """(levels,) of LEVEL."""
     classes: NDArray[Any]
@@ -210,7 +210,7 @@ class PricingSearch(NamedTuple):
             state=np.array([(0, floor, 0, 0, True)], STATE),
             members=np.array([(-1, -1, 0.0, 0.0)] * cap, MEMBER),
             meets=np.zeros((cap, cap), np.bool_),
-            unseen=np.zeros(cap, np.bool_),
+            part=np.zeros(cap, np.int64),
             levels=np.zeros(levels, LEVEL),
             classes=np.zeros((levels, most_classes), NODE_CLASS),
             holds=np.zeros((levels, most_classes, cap), np.int8),
@@ -250,7 +250,7 @@ def advance(search: Any) -> bool:
             state.level -= 1
         elif not _take_nodes(search, level):
             state.level -= phase
-        elif _divide_classes(search, level) and (phase == 0 or _may_grow(search, k)):
+        elif _divide_classes(search, level) and (phase == 0 or _complete_member(search, k)):
             state.level += 1
             search.levels[state.level].begun = False
     return False
@@ -397,8 +397,8 @@ def _divide_classes(search: Any, level: int) -> bool:
 
 
 @compiled
-def _may_grow(search: Any, k: int) -> bool:
-    """Keep the group of members 0 to k if it is worth it; whether a group with further members may be, too."""
+def _complete_member(search: Any, k: int) -> bool:
+    """Member k is placed: keep the group if it is looked for; whether it may become one with further members."""
     meets, holds, count = search.meets, search.holds[2 * k + 2], search.levels[2 * k + 2].classes
     left = search.limits.cap - k - 1
     for i in range(k):
@@ -436,26 +436,15 @@ def _has_infeasible_part(search: Any, k: int) -> bool:
 @compiled
 def _parts(search: Any, count: int) -> int:
     """Number of connected parts of the first `count` members."""
-    unseen, parts = search.unseen, 0
+    part, parts = search.part, count
     for i in range(count):
-        unseen[i] = True
-    for first in range(count):
-        if not unseen[first]:
-            continue
-        parts += 1
-        unseen[first] = False
-        grew = True
-        while grew:
-            grew = False
-            for i in range(count):
-                if not unseen[i]:
-                    continue
-                for j in range(count):
-                    if not unseen[j] and search.meets[i, j]:
-                        # A member of this part, or of one before; but those are complete, so it meets none of them.
-                        unseen[i] = False
-                        grew = True
-                        break
+        part[i] = i
+        for j in range(i):
+            if search.meets[i, j] and part[i] != part[j]:
+                joined, parts = part[i], parts - 1
+                for other in range(i + 1):
+                    if part[other] == joined:
+                        part[other] = part[j]
     return parts
 
 
