@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, cast
 import click
 
 from rlplan.planner.choose.candidate_search import Search, is_plain
-from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey
 from rlplan.planner.choose.cycle_cost import Cycle
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.table_lengths import TableTrace
@@ -70,7 +69,7 @@ def figures_of(case: Case, rounds: tuple[int, int] = ROUNDS) -> dict[str, Any]:
     size = search.limits.group_size
     plain_s, waves_s, queue_s = (search.setting.target * size * cycle.seconds_per_sample(size) for cycle in again)
     ratio, error = trained_ratio(longer, again[2])
-    long = cast(LongKey, cast(Any, again[2].long).key)
+    long = cast(Any, again[2].long).key
     return {
         "plain_s": plain_s,
         "waves_s": waves_s,
@@ -88,7 +87,7 @@ def best_of(search: Search, kind: str) -> Cycle:
     def kind_of(cycle: Cycle) -> str:
         if cycle.long is None:
             return "plain" if is_plain(cycle) else "sync"
-        return "queue" if cast(LongKey, cycle.long.key).queue else "waves"
+        return "queue" if cycle.long.key.queue else "waves"
 
     cycles = [c for c in search.cycles() if kind_of(c) == kind and not c.violations(search.limits)]
     most = max(c.short.rounds for c in cycles)
@@ -97,8 +96,8 @@ def best_of(search: Search, kind: str) -> Cycle:
 
 def trained_ratio(search: Search, cycle: Cycle) -> tuple[float, float]:
     """(trained over unconditioned mean length of a schedule's rounds, its standard error)."""
-    logs = [search.short[cast(ShortKey, cycle.short.key)].log]
-    logs += [search.long[cast(LongKey, cycle.long.key)].log] if cycle.long else []
+    logs = [search.short[cycle.short.key].log]
+    logs += [search.long[cycle.long.key].log] if cycle.long else []
     rates, unit = cycle.rates(search.limits.group_size), search.limits.mean_tokens
     parts = [rate * mean(log.kept) for rate, log in zip(rates, logs, strict=False)]
     errors = [rate * standard_error(log.kept) for rate, log in zip(rates, logs, strict=False)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from ..plans.facts.digest import job_decisions
 from ..plans.facts.executable import is_for_any
@@ -29,7 +30,7 @@ from ..rounds.round_spec import UNBIASED
 from .choose.candidate_search import ON_REQUEST, PASSES, Pass, Progress, Search
 from .choose.candidates.reward_choices import room_beside
 from .choose.candidates.round_kinds import LongKey, ShortKey, is_plain_key
-from .choose.cycle_cost import Cycle
+from .choose.cycle_cost import Column, Cycle
 from .choose.highs import MAX_NODES
 from .choose.holdout_rounds import Holdout, simulate_holdout
 from .choose.plan_limits import Objective
@@ -44,7 +45,7 @@ from .explain.predictions import error_of, predict
 from .explain.why import explain
 from .lengths.length_model import LengthModel
 from .search_inputs import SolveOptions, prepare
-from .simulate.columns.column_setting import AsWritten, Setting
+from .simulate.columns.column_setting import Setting
 from .what_if import Documents
 from .write_plan import norms_of, solver_facts, write_plan
 
@@ -129,11 +130,7 @@ def search_with_plan(
         train_host=tuple(memory.trainer_share(update.layout) for update in train),
     )
     setting = dataclasses.replace(search.setting, decode=space.decode, reward=scoring(planned, profile))
-    written = {
-        key: AsWritten(kind.decode, kind.max_num_seqs, kind.kv_tokens)
-        for key, kind in keys
-        if _differs(setting, key, kind)
-    }
+    written = {key: kind for key, kind in keys if _differs(setting, key, kind)}
     # A cell has keys of its own, under which nothing is written: such a plan is simulated whole, however large.
     setting = dataclasses.replace(setting, as_written=written, cell_prompts=0 if written else setting.cell_prompts)
     whole = Search(setting, space, limits, job.slo.step_p95_s, search.mode, passes)
@@ -313,9 +310,9 @@ def _cycle(search: Search, written: WrittenRounds) -> Cycle:
     """The plan's schedule with nothing simulated of it: only keys and updates are read of it (Search.simulate)."""
     if not search.plain_cycles():
         next(column for key, column in search.short.items() if is_plain_key(key)).extend(1)
-    any_cycle = search.plain_cycles()[0]
-    short = dataclasses.replace(any_cycle.short, key=written.short)
-    long = dataclasses.replace(any_cycle.short, key=written.long) if written.long is not None else None
+    column: Column[Any] = search.plain_cycles()[0].short
+    short = dataclasses.replace(column, key=written.short)
+    long = dataclasses.replace(column, key=written.long) if written.long is not None else None
     return Cycle(short, long, written.train, written.long_train)
 
 

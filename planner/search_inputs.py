@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 from ..plans.facts.model_shape import ModelShape
 from ..plans.facts.node_price import usd_per_node_hour
@@ -27,7 +26,6 @@ from .choose.candidates.candidate_rounds import few_for_refills
 from .choose.candidates.candidate_space import Space, enumerate_space
 from .choose.candidates.pool_choice import choose_pools
 from .choose.candidates.reward_choices import fixed_workers, judge_places, room_beside, undecided
-from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.cost_error import noise_of
 from .choose.cycle_cost import Cycle
 from .choose.highs import MAX_NODES
@@ -230,8 +228,8 @@ def warn_of_few_prompts(search: Search, cycle: Cycle, prompts: int | None) -> No
     """Warn where the data's `prompts` are too few for every step of the chosen schedule to train whole groups."""
     if prompts is None:
         return
-    setting, key = search.setting, cast(ShortKey, cycle.short.key)
-    rule = None if cycle.long is None else cast(LongKey, cycle.long.key).queue_rule
+    setting, key = search.setting, cycle.short.key
+    rule = None if cycle.long is None else cycle.long.key.queue_rule
     queue = None if rule is None else rule.prompts
     caution = few_for_refills(
         setting.draws.model, key, setting.target, setting.group_size, setting.dynamic_sampling, prompts, queue

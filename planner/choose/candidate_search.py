@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
+from typing import Any
 
 from ...plans.yaml.errors import Infeasible
 from ...rounds.round_spec import UNBIASED, Mode
@@ -79,7 +79,7 @@ class Search:
         self.long = {key: long_column(setting, key) for key in space.long}
         self.needs_long: set[DeferralRule] = {k.deferral for k in space.short if defers(k.deferral, setting.target)}
         self._pools: dict[DeferralRule, list[str]] = {}
-        self._numbers: dict[ShortKey | LongKey, Column] = {}
+        self._numbers: dict[ShortKey | LongKey, Column[Any]] = {}
 
     # -- simulating ----------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Search:
         best = min(plain, key=lambda c: (c.cost(self.limits), c.name), default=None)
         if best is None:
             return []
-        tried = [cast(ShortKey, best.short.key)._replace(reward=choice) for choice in range(len(self.space.rewards))]
+        tried = [best.short.key._replace(reward=choice) for choice in range(len(self.space.rewards))]
         tried = [key for key in tried if not self.limits.lacks_cores(key.layout, key.reward)]
         costs: dict[int, float] = {}
         for key in tried:
@@ -264,8 +264,8 @@ class Search:
     def anew(self, cycles: Sequence[Cycle], draws: Draws, rewards: Sequence[RewardCost] | None = None) -> Search:
         """A search of only these schedules, on other draws, and with other costs of all reward choices if any are
         given; nothing is simulated yet."""
-        short = {cast(ShortKey, c.short.key) for c in cycles}
-        long = {cast(LongKey, c.long.key) for c in cycles if c.long}
+        short = {c.short.key for c in cycles}
+        long = {c.long.key for c in cycles if c.long}
         space = dataclasses.replace(self.space, short=tuple(sorted(short)), long=tuple(sorted(long)))
         setting = dataclasses.replace(self.setting, draws=draws)
         if rewards is not None:
@@ -276,10 +276,10 @@ class Search:
     def simulate(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> Cycle:
         """The schedule by this search's own rounds, at least so many of either kind; without long rounds if its short
         rounds defer no prompt."""
-        short = cast(ShortKey, cycle.short.key)
+        short = cycle.short.key
         self._add([short], [])
         self.short[short].extend(short_rounds)
-        long = cast(LongKey, cycle.long.key) if cycle.long else None
+        long = cycle.long.key if cycle.long else None
         if long is not None:
             self._add([], [long])
             self._extend_long(long, long_rounds)
@@ -289,7 +289,7 @@ class Search:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def columns(self) -> tuple[list[Column], list[Column]]:
+    def columns(self) -> tuple[list[Column[ShortKey]], list[Column[LongKey]]]:
         """(short, long) columns with at least one round, as numbers."""
         short = [self._column(k, c) for k, c in self.short.items() if len(c.log)]
         return short, [self._column(k, c) for k, c in self.long.items() if len(c.log)]
@@ -307,7 +307,7 @@ class Search:
         """The plain synchronous schedules among them."""
         return [c for c in self.sync_cycles() if is_plain(c)]
 
-    def _column(self, key: ShortKey | LongKey, column: ShortColumn | LongColumn) -> Column:
+    def _column(self, key: ShortKey | LongKey, column: ShortColumn | LongColumn) -> Column[Any]:
         log, known = column.log, self._numbers.get(key)
         if known is not None and known.rounds == len(log):
             return known
@@ -344,16 +344,16 @@ class Search:
     def phase_seconds(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> dict[str, float]:
         """Seconds per trained sample by phase, on a cycle's first rounds only: what two cycles are compared on if one
         has fewer. Changing engines and shards counts as weight transfer."""
-        column = self.short[cast(ShortKey, cycle.short.key)].first(short_rounds)
+        column = self.short[cycle.short.key].first(short_rounds)
         short = column.phases_s(self.space.train[cycle.train], short_rounds)
         long = dict.fromkeys(short, 0.0)
         if cycle.long:
-            log = self.long[cast(LongKey, cycle.long.key)].first(long_rounds)
+            log = self.long[cycle.long.key].first(long_rounds)
             long = log.phases_s(self.space.train[cycle.long_train], long_rounds)
             long["sync"] += cycle.switch_s
         return {phase: cycle.weigh(self.limits.group_size, short[phase], long[phase]) for phase in short}
 
-    def on_all_rounds(self, column: Column, other: Column | None, train: int) -> Column:
+    def on_all_rounds(self, column: Column[Any], other: Column[Any] | None, train: int) -> Column[Any]:
         """A column with the seconds that it would have on as many rounds as `other` of its kind has: times what `other`
         has on all of its rounds over what it has on as many as the column."""
         if other is None or column.rounds >= other.rounds:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...plans.schema.levers import EngineLayout
 from .candidates.round_kinds import LongKey, ShortKey
@@ -100,7 +101,7 @@ def rewards_near_best(costs: Mapping[int, float]) -> list[int]:
 def _may_keep(cycle: Cycle, limits: Limits) -> bool:
     """Whether the cycle keeps the limits if the noise of its bias is counted in its favour."""
 
-    def favour(column: Column) -> Column:
+    def favour(column: Column[Any]) -> Column[Any]:
         return dataclasses.replace(column, excess_error=-column.excess_error) if column.excess_error else column
 
     short, long = favour(cycle.short), favour(cycle.long) if cycle.long else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from ...plans.facts.plan_text import update_text
 from ...plans.phrases.numbers import count
@@ -47,114 +47,91 @@ def _kinds(search: Search, cycle: Cycle) -> list[tuple[DecodeCost, UpdateLayout]
     return kinds
 
 
-Value = Callable[[Cycle], Any]
-Text = Callable[[Cycle], str]
+class Decision(NamedTuple):
+    """A decision of a schedule: its key in the plan, and of a cycle its value and its text."""
+
+    key: str
+    value: Callable[[Cycle], Any]
+    text: Callable[[Cycle], str]
 
 
-def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Value, Text]]:
-    """(plan key, its value in a cycle, its text) of each decision that schedules of `mode` make.
+def decisions(search: Search, mode: str, deferring: bool) -> list[Decision]:
+    """The decisions that schedules of `mode` make; `deferring`: whether the schedule has long rounds."""
+    made, rewards = list(_of_short_rounds(search, mode)), search.space.rewards
+    if deferring:
+        made += _of_long_rounds(search, mode)
+    if len(rewards) > 1:
+        made.append(Decision("reward", lambda c: c.short.reward, lambda c: rewards[c.short.reward].text()))
+    return made
 
-    `deferring`: whether the schedule has long rounds.
-    """
-    trains, drafted = search.space.train, bool(search.space.drafted)
-    hands_over = any(key.hand_over for key in search.space.long)
-    balances = [any(key.balanced for key in keys) for keys in (search.short, search.long)]
-    has_tail = any(key.tail for key in search.space.long)
 
-    def short(c: Cycle) -> ShortKey:
-        return cast(ShortKey, c.short.key)
+def _of_short_rounds(search: Search, mode: str) -> Iterator[Decision]:
+    def decision(key: str, read: Callable[[ShortKey], Any], text: Callable[[ShortKey], str]) -> Decision:
+        return Decision(f"rounds.short.{key}", lambda c: read(c.short.key), lambda c: text(c.short.key))
 
-    def of_long(read: Callable[[LongKey], Any], text: Callable[[LongKey], str]) -> tuple[Value, Text]:
+    train = search.space.train
+    if mode != "sync":
+        yield decision("issue.prompts", lambda short: short.prompts, lambda short: f"{short.prompts} prompts issued")
+    if mode == "race":
+        yield decision("issue.samples", lambda short: short.samples, lambda short: f"{short.samples} samples a prompt")
+    if mode == "exact":
+        yield decision(
+            "cutoff_tokens", lambda short: short.cutoff_tokens, lambda short: f"cutoff {short.cutoff_tokens} tokens"
+        )
+    if search.space.drafted:
+        yield decision(
+            "rollout.drafts",
+            lambda short: short.draft_tokens,
+            lambda short: f"short rounds {_drafts(short.draft_tokens)}",
+        )
+    if any(key.balanced for key in search.short):
+        yield decision(
+            "rollout.balance", lambda short: short.balanced, lambda short: f"short rounds {_balance(short.balanced)}"
+        )
+    if mode == "predict":
+        yield decision(
+            "long_share",
+            lambda short: short.long_share,
+            lambda short: f"the {100 * short.long_share:g}% of the prompts with the longest history in long rounds",
+        )
+    yield decision("rollout", lambda short: short.layout, lambda short: f"short rounds on {short.layout}")
+    yield Decision(
+        "rounds.short.train",
+        lambda c: c.train,
+        lambda c: f"short rounds train by {update_text(train[c.train].layout)}",
+    )
+
+
+def _of_long_rounds(search: Search, mode: str) -> Iterator[Decision]:
+    def decision(key: str, read: Callable[[LongKey], Any], text: Callable[[LongKey], str]) -> Decision:
         # A race over samples only has no long rounds; it is an alternative to a race over prompts.
-        def key(c: Cycle) -> LongKey | None:
-            return cast(LongKey, c.long.key) if c.long else None
-
-        return (
-            lambda c: None if (long := key(c)) is None else read(long),
-            lambda c: "no long rounds" if (long := key(c)) is None else text(long),
+        return Decision(
+            f"rounds.long.{key}",
+            lambda c: read(c.long.key) if c.long else None,
+            lambda c: text(c.long.key) if c.long else "no long rounds",
         )
 
-    table: list[tuple[bool, str, tuple[Value, Text]]] = [
-        (
-            mode != "sync",
-            "rounds.short.issue.prompts",
-            (lambda c: short(c).prompts, lambda c: f"{short(c).prompts} prompts issued"),
-        ),
-        (
-            mode == "race",
-            "rounds.short.issue.samples",
-            (lambda c: short(c).samples, lambda c: f"{short(c).samples} samples a prompt"),
-        ),
-        (
-            mode == "exact",
-            "rounds.short.cutoff_tokens",
-            (lambda c: short(c).cutoff_tokens, lambda c: f"cutoff {short(c).cutoff_tokens} tokens"),
-        ),
-        (
-            drafted,
-            "rounds.short.rollout.drafts",
-            (lambda c: short(c).draft_tokens, lambda c: f"short rounds {_drafts(short(c).draft_tokens)}"),
-        ),
-        (
-            balances[0],
-            "rounds.short.rollout.balance",
-            (lambda c: short(c).balanced, lambda c: f"short rounds {_balance(short(c).balanced)}"),
-        ),
-        (
-            mode == "predict",
-            "rounds.short.long_share",
-            (
-                lambda c: short(c).long_share,
-                lambda c: f"the {100 * short(c).long_share:g}% of the prompts with the longest history in long rounds",
-            ),
-        ),
-        (True, "rounds.short.rollout", (lambda c: c.short.layout, lambda c: f"short rounds on {c.short.layout}")),
-        (
-            True,
-            "rounds.short.train",
-            (
-                lambda c: c.train,
-                lambda c: f"short rounds train by {update_text(trains[c.train].layout)}",
-            ),
-        ),
-        (deferring, "rounds.long.rollout", of_long(lambda key: key.layout, lambda key: f"long rounds on {key.layout}")),
-        (
-            deferring,
-            "rounds.long.train",
-            (lambda c: c.long_train, lambda c: f"long rounds train by {update_text(trains[c.long_train].layout)}"),
-        ),
-        (
-            deferring and drafted,
-            "rounds.long.rollout.drafts",
-            of_long(lambda key: key.draft_tokens, lambda key: f"long rounds {_drafts(key.draft_tokens)}"),
-        ),
-        (
-            deferring and balances[1],
-            "rounds.long.rollout.balance",
-            of_long(lambda key: key.balanced, lambda key: f"long rounds {_balance(key.balanced)}"),
-        ),
-        (
-            deferring and hands_over,
-            "rounds.long.hand_over",
-            of_long(lambda key: key.hand_over, lambda key: f"long rounds {_hand_over(key)}"),
-        ),
-        (
-            deferring and has_tail,
-            "rounds.long.tail",
-            of_long(lambda key: (key.tail, key.tail_tp), lambda key: f"long rounds {_tail(key)}"),
-        ),
-        (
-            deferring and mode == "exact",
-            "rounds.long.issue",
-            of_long(lambda key: (key.copies, key.queue), _long_issue),
-        ),
-        (
-            len(search.space.rewards) > 1,
-            "reward",
-            (lambda c: c.short.reward, lambda c: search.space.rewards[c.short.reward].text()),
-        ),
-    ]
-    return [(key, value, text) for applies, key, (value, text) in table if applies]
+    space = search.space
+    yield decision("rollout", lambda long: long.layout, lambda long: f"long rounds on {long.layout}")
+    yield Decision(
+        "rounds.long.train",
+        lambda c: c.long_train,
+        lambda c: f"long rounds train by {update_text(space.train[c.long_train].layout)}",
+    )
+    if space.drafted:
+        yield decision(
+            "rollout.drafts", lambda long: long.draft_tokens, lambda long: f"long rounds {_drafts(long.draft_tokens)}"
+        )
+    if any(key.balanced for key in search.long):
+        yield decision(
+            "rollout.balance", lambda long: long.balanced, lambda long: f"long rounds {_balance(long.balanced)}"
+        )
+    if any(key.hand_over for key in space.long):
+        yield decision("hand_over", lambda long: long.hand_over, lambda long: f"long rounds {_hand_over(long)}")
+    if any(key.tail for key in space.long):
+        yield decision("tail", lambda long: (long.tail, long.tail_tp), lambda long: f"long rounds {_tail(long)}")
+    if mode == "exact":
+        yield decision("issue", lambda long: (long.copies, long.queue), _long_issue)
 
 
 def _long_issue(key: LongKey) -> str:

@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import cast
 
 import numpy as np
 
 from ...plans.schema.length_evidence import LengthBasis
 from ...profiles.length_trace import LengthTrace
 from ..choose.candidate_search import Search
-from ..choose.candidates.round_kinds import ShortKey
 from ..choose.cycle_cost import Cycle
 from ..choose.holdout_rounds import Holdout
 from ..lengths.draws import Draws
@@ -148,7 +146,7 @@ def length_basis(holdout: Holdout, trace: LengthTrace) -> LengthBasis:
 
 def _seconds(whole: Search, cut: Search, cycle: Cycle) -> tuple[float, float]:
     """Seconds per sample of a schedule (without, with) responses beyond the longest seen, on first rounds of both."""
-    key = cast(ShortKey, cycle.short.key)
+    key = cycle.short.key
     short = min(SHORT_ROUNDS, len(whole.short[key].log))
     long = min(LONG_ROUNDS, cycle.long.rounds) if cycle.long else 0
     without = cut.simulate(cycle, short, long)

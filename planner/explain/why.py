@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from ...plans.facts.round_bars import critical_path
 from ...plans.phrases.numbers import MATTERS, bytes_text, count, digits, percent
@@ -31,7 +31,7 @@ from ..costs.decode_costs import engines_of
 from ..costs.reward_costs import RewardCost, further_costs
 from ..costs.round_costs import with_judge
 from ..simulate.columns.round_log import mean
-from .decisions import Text, Value, decisions, placement_text
+from .decisions import Decision, decisions, placement_text
 
 
 def explain(
@@ -69,13 +69,14 @@ def _alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
     cycles = [*search.cycles(), *_other_updates(search, cycle)]
     same_mode = [c for c in cycles if c.short.deferral.mode == mode and not c.violations(search.limits)]
     made = decisions(search, mode, cycle.long is not None)
-    for key, value, text in made:
-        alternative = _alternative(search, same_mode, cycle, value)
+    for decision in made:
+        alternative = _alternative(search, same_mode, cycle, decision)
         if alternative is not None:
-            kept = all(other_value(alternative) == other_value(cycle) for other, other_value, _ in made if other != key)
-            why[key] = _compare(search, cycle, alternative, text, "kept" if kept else "chosen anew")
-        elif len({value(c) for c in cycles if c.short.deferral.mode == mode}) > 1:
-            why[key] = f"{text(cycle)}: every other choice breaks a limit of the plan"
+            kept = all(other.value(alternative) == other.value(cycle) for other in made if other is not decision)
+            rest = "kept" if kept else "chosen anew"
+            why[decision.key] = _compare(search, cycle, alternative, decision, rest)
+        elif len({decision.value(c) for c in cycles if c.short.deferral.mode == mode}) > 1:
+            why[decision.key] = f"{decision.text(cycle)}: every other choice breaks a limit of the plan"
     return why
 
 
@@ -92,7 +93,7 @@ def _levers(search: Search, decided: Decided, step_s: float) -> dict[str, float]
         return sum(on.phase_seconds(simulated, *rounds).values()) if simulated.trains else math.inf
 
     def without(cycle: Cycle, **off: Any) -> Cycle:
-        def less(column: Column) -> Column:
+        def less(column: Column[Any]) -> Column[Any]:
             values = {name: value for name, value in off.items() if name in column.key._fields}
             return replace(column, key=column.key._replace(**values))
 
@@ -214,8 +215,8 @@ def tie_text(search: Search, decided: Decided) -> str | None:
     else:
         made = decisions(search, mode, both)
         # Whether rounds are balanced is decided after the proof, and is no tie.
-        made = [each for each in made if not each[0].endswith(".balance")]
-        differences = [text(fastest) for _, value, text in made if value(chosen) != value(fastest)]
+        made = [each for each in made if not each.key.endswith(".balance")]
+        differences = [each.text(fastest) for each in made if each.value(chosen) != each.value(fastest)]
     if not differences:
         return None
     unit = "cheaper" if search.limits.objective == "usd" else "faster"
@@ -240,14 +241,14 @@ def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:
     return [make_cycle(cycle.short, cycle.long, m, w, search.limits) for m, w in pairs]
 
 
-def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Value) -> Cycle | None:
-    differing = [c for c in cycles if value(c) != value(chosen)]
+def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, decision: Decision) -> Cycle | None:
+    differing = [c for c in cycles if decision.value(c) != decision.value(chosen)]
     # Schedules with few rounds are used only if there are no others: few rounds flatter a schedule.
     solid = [c for c in differing if c.short.rounds >= search.passes[-1].short_rounds]
     return min(solid or differing, key=lambda c: (c.cost(search.limits), c.name), default=None)
 
 
-def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str) -> str:
+def _compare(search: Search, chosen: Cycle, other: Cycle, decision: Decision, rest: str) -> str:
     # On as many rounds as both have, which are on the same draws.
     short = min(chosen.short.rounds, other.short.rounds)
     long = min(c.long.rounds if c.long else 1 for c in (chosen, other))
@@ -265,8 +266,8 @@ def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str)
         where = f"takes {nodes} node{'s' * (nodes != 1)} instead of {instead}"
     tie = abs(change) < TIE_PERCENT
     alternative = Alternative(
-        chosen=text(chosen),
-        next_best=text(other),
+        chosen=decision.text(chosen),
+        next_best=decision.text(other),
         percent=None if tie else change,
         rough=short < search.passes[-1].short_rounds,
         unit="cost" if search.limits.objective == "usd" else "time",
@@ -314,7 +315,7 @@ def _shares(holdout: Holdout) -> str:
 
 def _plain_epoch(search: Search, cycle: Cycle) -> str:
     """The caution that the speed of `predict` begins with the second epoch."""
-    key = cast(ShortKey, cycle.short.key)
+    key = cycle.short.key
     plain_key = ShortKey("sync", key.prompts, key.samples, None, key.layout)
     # It may have been simulated with other reward workers only.
     plain = next(column.log for k, column in search.short.items() if k._replace(reward=0) == plain_key)

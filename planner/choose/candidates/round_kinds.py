@@ -72,6 +72,11 @@ class ShortKey(NamedTuple):
     balanced: bool = False
 
     @property
+    def layouts(self) -> tuple[EngineLayout, ...]:
+        """Its engines."""
+        return (self.layout,)
+
+    @property
     def deferral(self) -> DeferralRule:
         """Which prompts it defers."""
         if self.mode == "exact":
@@ -99,6 +104,11 @@ class LongKey(NamedTuple):
     def queue_rule(self) -> QueueRule | None:
         """How the round issues what waits in the queue; None: in waves."""
         return QueueRule(*self.queue) if self.queue else None
+
+    @property
+    def layouts(self) -> tuple[EngineLayout, ...]:
+        """Its engines, and those of its tail where it has others."""
+        return (self.layout,) if self.tail_layout is None else (self.layout, self.tail_layout)
 
     @property
     def freed_engines(self) -> int:

@@ -24,8 +24,9 @@ from ....rounds.machines.exact import MAX_DRAWS, most_draws_at_once
 from ....rounds.round_spec import Mode
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
 from ...costs.decode_costs import ChangeCost, DecodeCost, least_kv_tokens
-from ...costs.draft_costs import DraftedCost, first_epoch_cost, slowed
+from ...costs.draft_costs import DraftedCost, slowed
 from ...costs.reward_costs import RewardCost
+from ...costs.round_costs import RoundCosts
 from ...costs.update_costs import TrainCost
 from ...lengths.draws import Draws, EarlierEpoch
 from ...lengths.length_model import LengthModel
@@ -151,16 +152,6 @@ BALANCED_SHARE = 2
 has short ones gets more of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class AsWritten:
-    """A kind of round of a plan that is there already, where it is not what `Setting` would make of its key: what its
-    decoding costs, `max_num_seqs`, and `kv_tokens`."""
-
-    cost: DecodeCost
-    at_once: int
-    kv_tokens: int | None = None
-
-
 @dataclass(frozen=True)
 class Setting:
     """The setting that all columns of a solve share: the step's size, costs and draws.
@@ -168,7 +159,7 @@ class Setting:
     `watch` is called before each simulated round and returns its observer; a round that ran out of rows is begun anew.
     `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.
     `other_rewards`: scoring costs of the reward choices 1, 2, ... (reward_choices.py); `reward` are those of choice 0.
-    `as_written`: kinds of round whose costs, `max_num_seqs` and `kv_tokens` are those of a plan (refresh.py).
+    `as_written`: kinds of round of a plan that are not what this setting makes of their keys (refresh.py).
     `cell_prompts`: rounds of more than twice as many prompts are simulated by cells of about so many (cells.py); 0: all
     rounds are simulated whole. `streams`: trainers have a pool of their own, and train complete groups of a round while
     its others are decoded. `change`: costs of a change of engines, from those of the round, the change that is planned
@@ -186,7 +177,7 @@ class Setting:
     watch: Callable[[], Observe] | None = None
     noise: Callable[[EngineLayout, TrainCost], StepNoise] = lambda layout, train: SILENT  # of a step, by the machine
     max_prompt_tokens: int = 0
-    as_written: Mapping[ShortKey | LongKey, AsWritten] = field(default_factory=dict)
+    as_written: Mapping[ShortKey | LongKey, RoundCosts] = field(default_factory=dict)
     cell_prompts: int = CELL_PROMPTS
     streams: bool = False
     crowding: Callable[[EngineLayout, int], float] = lambda layout, workers: 1.0  # of decoding, beside reward workers
@@ -214,7 +205,7 @@ class Setting:
 
     def _cost_of(self, key: ShortKey | LongKey) -> DecodeCost:
         if key in self.as_written:
-            return self.as_written[key].cost
+            return self.as_written[key].decode
         cost = slowed(self._on_device(key), self.crowding(key.layout, self.reward_of(key).on_cores))
         cost = cost.with_kv(self.kv_tokens(key))
         if isinstance(key, LongKey) and key.tail:  # for engines that take all that is free trainers make room
@@ -228,9 +219,7 @@ class Setting:
 
     def in_first_epoch(self) -> Setting:
         """The same while no prompt has earlier responses, from which drafts come."""
-        written = {
-            key: dataclasses.replace(each, cost=first_epoch_cost(each.cost)) for key, each in self.as_written.items()
-        }
+        written = {key: costs.in_first_epoch() for key, costs in self.as_written.items()}
         drafted = {key: cost.in_first_epoch() for key, cost in self.drafted.items()}
         return dataclasses.replace(self, drafted=drafted, as_written=written)
 
@@ -266,7 +255,7 @@ class Setting:
         prompt's samples are kept together, the balancer lets an engine get ahead of the others for their sake.
         """
         if key in self.as_written:
-            return self.as_written[key].at_once
+            return self.as_written[key].max_num_seqs
         alike, prompts = self._in_flight(key)
         cost, engines = self._on_device(key), key.layout.engines
         ahead = self._ahead(cost, alike)

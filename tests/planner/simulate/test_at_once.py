@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
+from rlplan.planner.costs.round_costs import RoundCosts
+from rlplan.planner.costs.update_costs import TrainCost
 from rlplan.planner.explain.watched_rounds import watch_rounds
 from rlplan.planner.simulate.columns import column_setting
 from rlplan.planner.simulate.columns import whole_columns as columns
-from rlplan.planner.simulate.columns.column_setting import AsWritten, kv_peak
+from rlplan.planner.simulate.columns.column_setting import kv_peak
 from rlplan.planner.simulate.columns.whole_columns import long_draws
-from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
+from rlplan.plans.schema.levers import EngineLayout, RoundPrefix, UpdateLayout
 from rlplan.rounds.balancing.placement import Balancer
 from rlplan.rounds.machines.events import Finished, SampleKey
 from rlplan.rounds.machines.exact import MAX_DRAWS, ExactQueueRound, most_draws_at_once
@@ -162,7 +164,9 @@ def test_an_engine_has_room_for_what_its_rounds_hold():
         assert tokens % 16 == 0 and tokens > CAP + int(setting.draws.model.prompt_tokens.max())
         assert setting.cost_of(key).kv_capacity_tokens == tokens
     short = ShortKey("sync", TARGET, GROUP, None, LAYOUT)
-    less = AsWritten(SETTING.cost_of(short).with_kv(CAP + 100), SETTING.at_once(short), CAP + 100)
+    cost, at_once = SETTING.cost_of(short).with_kv(CAP + 100), SETTING.at_once(short)
+    train = TrainCost(UpdateLayout(dp=1, micro_batch_tokens=2048), 1.0, 0.0, 0.0)
+    less = RoundCosts(cost, at_once, train, kv_tokens=CAP + 100)
     assert watch_rounds(replace(SETTING, as_written={short: less}), short, (), 8).preemptions > 0
 
 
