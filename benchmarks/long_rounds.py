@@ -23,9 +23,10 @@ import click
 
 from rlplan.planner.choose.candidate_search import Search, is_plain
 from rlplan.planner.choose.cycle_cost import Cycle
+from rlplan.planner.choose.solve_options import SolveOptions
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.table_lengths import TableTrace
-from rlplan.planner.search_inputs import SolveOptions, prepare
+from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.columns.round_log import mean, standard_error
 from rlplan.profiles.length_tables import shipped_table
 from rlplan.profiles.library import library_profile

@@ -27,7 +27,7 @@ from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
 from ..rounds.round_spec import UNBIASED
-from .choose.candidate_search import ON_REQUEST, PASSES, Pass, Progress, Search
+from .choose.candidate_search import ON_REQUEST, Progress, Search
 from .choose.candidates.reward_choices import room_beside
 from .choose.candidates.round_kinds import LongKey, ShortKey, is_plain_key
 from .choose.cycle_cost import Column, Cycle
@@ -36,6 +36,7 @@ from .choose.holdout_rounds import Holdout, simulate_holdout
 from .choose.plan_limits import Objective
 from .choose.round_program import Solution
 from .choose.schedule_choice import Decided, baseline_of, solve_all
+from .choose.solve_options import PASSES, Pass, SolveOptions
 from .choose.ties import simplest, tolerance_of
 from .costs.memory_table import JobMemory
 from .costs.round_costs import RoundCosts, round_costs, scoring
@@ -44,7 +45,7 @@ from .explain.assumed_effects import assumed_why
 from .explain.predictions import error_of, predict
 from .explain.why import explain
 from .lengths.length_model import LengthModel
-from .search_inputs import SolveOptions, prepare
+from .search_inputs import prepare
 from .simulate.columns.column_setting import Setting
 from .what_if import Documents
 from .write_plan import norms_of, solver_facts, write_plan

@@ -21,8 +21,8 @@ from .choose.candidate_search import Search
 from .choose.candidates.round_kinds import LongKey, ShortKey
 from .choose.cycle_cost import Cycle, count_cycles
 from .choose.schedule_choice import Decided
+from .choose.solve_options import SolveOptions
 from .lengths.loss_divisors import expected_loss, kind_norms
-from .search_inputs import SolveOptions
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
 CHECKSUM_EVERY = 10

@@ -15,8 +15,8 @@ from ...rounds.round_spec import UNBIASED
 from .candidate_search import Search
 from .cycle_cost import Column, Cycle
 from .holdout_rounds import simulate_holdout
-from .near_best import Pass
 from .schedule_choice import Decided
+from .solve_options import Pass
 
 LEAST_SAVED = 0.01
 """Share of the cost of a sample that balance must save: less is within what its own calls between processes take."""

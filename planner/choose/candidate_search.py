@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ...plans.schema.levers import EngineLayout
 from ...plans.yaml.errors import Infeasible
 from ...rounds.round_spec import UNBIASED, Mode
 from ..costs.reward_costs import RewardCost
@@ -27,11 +28,9 @@ from ..simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, e
 from .candidates.candidate_rounds import cutoffs_between, queue_rule
 from .candidates.candidate_space import Space
 from .candidates.round_kinds import DeferralRule, LongKey, ShortKey, column_name, defers, is_plain_key
-from .cycle_cost import Column, Cycle, all_cycles, length_ratio, make_cycle
-from .near_best import PASSES as PASSES
-from .near_best import Pass as Pass
-from .near_best import first_rewards, keys_near_best, rewards_near_best
+from .cycle_cost import SLOW_SHARE, Column, Cycle, all_cycles, length_ratio, make_cycle
 from .plan_limits import Limits
+from .solve_options import Pass
 
 Progress = Callable[[str, float], None]
 """Called with a text on the current work and the share of the whole solve that is done, 0 to 1."""
@@ -49,6 +48,90 @@ cutoffs are divided. The cost is flat around its least: an eighth of the distanc
 ON_REQUEST = ("predict",)
 """Modes that are chosen only when they are forced: `predict` gains from the second epoch on, and a job does not say how
 many it will have."""
+
+
+# -- which candidates are near enough to the best to be worth more rounds ---------------------------------------------
+
+REWARD_MARGIN = 0.1
+"""A reward choice that makes the best plain rounds dearer by more than this share of their cost is tried no further."""
+
+WITHIN_MARGIN = 1.05
+"""How many times the seconds allowed the mean step of a schedule may take that is simulated further."""
+
+MOST_REWARDS = 4
+"""Reward choices that are tried beside the first."""
+
+
+def keys_near_best(cycles: Sequence[Cycle], limits: Limits, margin: float) -> set[ShortKey | LongKey]:
+    """Kinds of round of the schedules that cost at most `margin` (a share) more than the best, a standard error of
+    either aside.
+
+    The best cycle that certainly keeps the limits sets the bar. Cycles that may keep them are let through.
+    """
+    sure = [c for c in cycles if not c.violations(limits)]
+    # The SLO is left out, and the mean step of few rounds may be off by much.
+    within_s = None if limits.within_s is None else limits.within_s * (1 + margin) * WITHIN_MARGIN
+    lenient = dataclasses.replace(limits, slo=False, within_s=within_s)
+    maybe = [c for c in cycles if _may_keep(c, lenient)]
+    if not sure and limits.slo:
+        # Few rounds tell little about 5 % of the steps: the columns with the fewest slow steps may keep the SLO.
+        fewest = min((c.slow_share() for c in maybe), default=0.0)
+        maybe = [c for c in maybe if c.slow_share() <= fewest + SLOW_SHARE]
+    best = min((c.cost(limits) + c.cost_error(limits) for c in sure or maybe), default=math.inf)
+    bar = best * (1 + margin)
+    keep: set[ShortKey | LongKey] = set()
+    for cycle in maybe:
+        if cycle.cost(limits) - cycle.cost_error(limits) <= bar:
+            keep.add(cycle.short.key)
+            if cycle.long:
+                keep.add(cycle.long.key)
+    return keep
+
+
+def first_rewards(
+    costs: Mapping[int, float], layouts: Iterable[EngineLayout], limits: Limits
+) -> dict[EngineLayout, int]:
+    """The reward choice that kinds of round are first simulated with, by layout: of those whose workers have cores
+    beside its engines that which costs least by `costs`, as of `rewards_near_best`.
+
+    Kinds of round differ far more in other things than in how fast they are scored, so that few that lose with one
+    choice would win with another.
+    """
+    return {
+        layout: min(
+            (choice for choice in costs if not limits.lacks_cores(layout, choice)),
+            key=lambda choice: (costs[choice], choice),
+            default=0,
+        )
+        for layout in layouts
+    }
+
+
+def rewards_near_best(costs: Mapping[int, float]) -> list[int]:
+    """The reward choices that later passes try beside the first, by what the best plain rounds cost with each.
+
+    Of those that are near the best they are spread over all counts of workers; what lies between is tried for the best
+    schedule (ties.py).
+    """
+    best = min(costs, key=lambda choice: (costs[choice], choice))
+    near = [c for c in sorted(costs) if c != best and costs[c] <= (1.0 + REWARD_MARGIN) * costs[best]]
+    step = max(1.0, len(near) / MOST_REWARDS)
+    return [near[int(step * (number + 1)) - 1] for number in range(min(MOST_REWARDS, len(near)))]
+
+
+def _may_keep(cycle: Cycle, limits: Limits) -> bool:
+    """Whether the cycle keeps the limits if the noise of its bias is counted in its favour."""
+
+    def favour(column: Column[Any]) -> Column[Any]:
+        return dataclasses.replace(column, excess_error=-column.excess_error) if column.excess_error else column
+
+    short, long = favour(cycle.short), favour(cycle.long) if cycle.long else None
+    if short is not cycle.short or long is not cycle.long:
+        cycle = dataclasses.replace(cycle, short=short, long=long)
+    return not cycle.violations(limits)
+
+
+# -- the search --------------------------------------------------------------------------------------------------------
 
 
 class Search:
@@ -106,7 +189,7 @@ class Search:
                 )
 
     def _first_reward(self, rounds: int) -> list[int]:
-        """Take the reward choice of the best plain rounds for the first pass; returns others to try (near_best.py)."""
+        """Take the reward choice of the best plain rounds for the first pass; returns others to try."""
         if len(self.space.rewards) < 2:
             return []
         for key, column in self.short.items():

@@ -161,11 +161,10 @@ def long_keys(
     layouts: Iterable[EngineLayout],
     drafted: Iterable[tuple[EngineLayout, int]],
     hands_over: frozenset[EngineLayout],
-    hand_over: Sequence[float],
     prompts: int | None,
 ) -> list[LongKey]:
-    """The long rounds of the deferral rules on each of the layouts; `hands_over`: those of which half may train early,
-    at the shares `hand_over`; `prompts`: of the data, None for as many as any round wants."""
+    """The long rounds of the deferral rules on each of the layouts; `hands_over`: those of which half may train early;
+    `prompts`: of the data, None for as many as any round wants."""
     layouts, drafted = list(layouts), list(drafted)
     keys = [
         LongKey(rule, copies, layout, tokens, share, queue=queue)
@@ -173,7 +172,7 @@ def long_keys(
         for copies, queue in _long_issues(job, model, rule, prompts)
         for layout in layouts
         for tokens in (0, *(g for key, g in drafted if key == layout))
-        for share in (0.0, *(hand_over if layout in hands_over else ()))
+        for share in (0.0, *(job.search.hand_over if layout in hands_over else ()))
     ]
     return keys + [
         tailed

@@ -15,6 +15,7 @@ from ...costs.decode_costs import DecodeCost, engines_of, layout_cost
 from ...costs.draft_costs import beside_judge
 from ...costs.memory_table import JobMemory, engines_on_host
 from ...costs.round_costs import judge_factors
+from ..solve_options import SolveOptions
 from .pool_choice import ChosenPools
 from .reward_choices import no_room_for_judge
 
@@ -26,15 +27,13 @@ def feasible_layouts(
     chosen: ChosenPools,
     job: Job,
     profile: Profile,
-    fewer_nodes: bool = False,
+    options: SolveOptions,
     judge: RewardJudge | None = None,
-    shape: ModelShape | None = None,
 ) -> tuple[dict[EngineLayout, DecodeCost], tuple[str, ...]]:
     """(costs by layout, why others were refused) on the engines' pool. Raises Infeasible when none is left.
 
     `judge`: takes accelerators of the pool for itself, or slows down the engines that it is beside. Engines on GPUs do
-    not wait for each other, so an entry prices as many of them as there are GPUs
-    (decode_costs.entry_of). `shape`: of the job's model, where it is known.
+    not wait for each other, so an entry prices as many of them as there are GPUs (decode_costs.entry_of).
     """
     kind, pool = profile.machine.kind, chosen.pools.rollout
     memory = JobMemory(profile, chosen.pools, job.model.dtype)
@@ -54,7 +53,7 @@ def feasible_layouts(
             counts = {count for count in counts if count > 1}
             if judge is not None and judge.place == "own":
                 counts.add((pool.accelerators_total - judge.instances * judge.tp) // tp)
-            counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, fewer_nodes)}
+            counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, options.fewer_nodes)}
         for count in sorted(count for count in counts if count > 0):
             cost = layout_cost(profile, EngineLayout(tp, count), chosen.pools)
             assert cost is not None, "there is an entry of this tp"
@@ -65,7 +64,7 @@ def feasible_layouts(
                 refused.append(f"{cost.key}: {fault}")
     if not decode:
         raise Infeasible(
-            f"no rollout layout of the profile fits: {_no_tp(job, profile, pool, shape) or '; '.join(refused)}"
+            f"no rollout layout of the profile fits: {_no_tp(job, profile, pool, options.model) or '; '.join(refused)}"
         )
     return decode, tuple(refused)
 
