@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ....plans.schema.levers import EngineLayout, RoundBalance, RoundHandOver, RoundTail
 from ....plans.schema.predicted import StepNoise
-from ....rounds.balancing.length_estimates import Recorded
+from ....rounds.balancing.length_estimates import NOTHING
 from ....rounds.machines.exact import MAX_DRAWS, most_draws_at_once
 from ....rounds.round_spec import Mode
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
@@ -28,9 +28,10 @@ from ...costs.draft_costs import DraftedCost, slowed
 from ...costs.reward_costs import RewardCost
 from ...costs.round_costs import RoundCosts
 from ...costs.update_costs import TrainCost
-from ...lengths.draws import Draws, EarlierEpoch
+from ...lengths.draws import Draws, EarlierEpoch, Numbers, Tokens
 from ...lengths.length_model import LengthModel
 from ..reference_round import Observe
+from ..round_arrays import RoundDraws
 from .queue_rounds import QueueStates
 from .step_noise import SILENT
 
@@ -336,9 +337,23 @@ class Setting:
         longest = self.max_prompt_tokens or int(self.draws.model.prompt_tokens.max())
         return min(math.floor(cost.sharing.lead(longest)), alike - 1)
 
-    def recorded(self, numbers: NDArray[np.int64]) -> Recorded:
-        """What the earlier epoch has recorded of a round's prompts, by their places in the round."""
-        return self.earlier.recorded(numbers)
+    def round_draws(
+        self, key: ShortKey | LongKey, prompts: Numbers, lengths: Tokens, drawn: tuple[Numbers, Numbers | int, Numbers],
+        offset: Numbers | None = None, more: bool = False,
+    ) -> RoundDraws:  # fmt: skip
+        """The draws of a round of these prompts; `drawn`: of each row of `lengths` its prompt, stream, occurrence."""
+        return RoundDraws(
+            lengths=lengths,
+            prompt_tokens=self.draws.prompt_tokens_of(prompts),
+            cap_tokens=self.draws.model.cap_tokens,
+            expected_tokens=self.draws.model.mean_tokens,
+            rewards=self.draws.rewards(*drawn) if self.dynamic_sampling else 0.0,
+            reward_draws=self.draws.reward_draws(*drawn) if self.rewards_differ else 0.0,
+            prompt_draws=self.draws.prompt_draws(prompts) if self.rewards_differ else 0.0,
+            offset=offset,
+            more=more,
+            recorded=self.earlier.recorded(prompts) if self.cost_of(key).balance is not None else NOTHING,
+        )
 
     @cached_property
     def earlier(self) -> EarlierEpoch:

@@ -224,8 +224,8 @@ NOTHING_LEFT = {
     "an engine too small": {"profile": small_profile(rollout=(rollout(1, 2, 7e-3, 6e-5, kv_capacity_tokens=500),))},
     "host memory too small": {"cluster": laptop(host_memory_bytes=10**9)},
     "accelerators too small": {"cluster": laptop(accelerators={**CPU, "memory_bytes": 10**8})},
-    "all at the cap": {"modes": ("sync", "exact"), "trace": without(tokens=CAP, truncated=True)},
-    "all equally long": {"modes": ("sync", "exact"), "trace": without(tokens=30, truncated=False)},
+    "all at the cap": {"mode": "exact", "trace": without(tokens=CAP, truncated=True)},
+    "all equally long": {"mode": "exact", "trace": without(tokens=30, truncated=False)},
 }
 
 
