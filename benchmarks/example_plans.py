@@ -7,6 +7,8 @@ hold for this machine, and nothing here reads them.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +21,9 @@ from rlplan.planner.solve import solve
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, job_paths, load_job
 from rlplan.plans.schema.plan import InputFile, Inputs, Plan, ProfileFile
+from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
 from rlplan.profiles.fitness import subject_digest
-from rlplan.profiles.judge_schema import Judge
 from rlplan.profiles.length_trace import read_lengths, write_lengths
 from rlplan.profiles.profile_schema import Profile
 from rlplan.rounds.round_spec import Mode
@@ -37,9 +39,9 @@ def write_plan(folder: Path) -> Path:
     return folder / "plan.yaml"
 
 
-def shipped_plan(folder: Path, mode: Mode, judge: Judge | None = None) -> Plan:
+def shipped_plan(folder: Path, mode: Mode) -> Plan:
     """A plan of the example in `folder` from the shipped profile and lengths, which are copied there as if measured of
-    its job: lengths beyond the job's cap are cut to it. `judge`: what one costs, for a job with a judge."""
+    its job: lengths beyond the job's cap are cut to it."""
     job = load_job(folder / "job.yaml")
     lengths, cap = folder / "profile.lengths.jsonl", job.rollout.max_response_tokens
     rows = read_lengths(SHIPPED / lengths.name).rows
@@ -48,7 +50,7 @@ def shipped_plan(folder: Path, mode: Mode, judge: Judge | None = None) -> Plan:
         [replace(row, tokens=min(row.tokens, cap), truncated=row.truncated or row.tokens > cap) for row in rows],
     )
     profile = load(SHIPPED / "profile.yaml", Profile).model_copy(
-        update={"measured": subject_digest(job, job_paths(job, folder / "job.yaml")), "judge": judge}
+        update={"measured": subject_digest(job, job_paths(job, folder / "job.yaml")), "judge": None}
     )
     dump(profile, folder / "profile.yaml")
 
@@ -107,3 +109,16 @@ def with_layout(plan: Plan) -> Plan:
     if document["job"]["rounds"]["long"] is not None:
         document["job"]["rounds"]["long"]["hand_over"] = {"engines": 1, "at_finished": 0.5}
     return Plan.model_validate(document)
+
+
+RUN_S = 2400.0
+
+
+def call(log: Path, *arguments: object) -> None:
+    """Run `rlplan` in a process of its own, which prints into a file. Raises RunFailed."""
+    command = [sys.executable, "-m", "rlplan.cli.main", *map(str, arguments)]
+    with log.open("a") as file:
+        done = subprocess.run(command, stdout=file, stderr=file, timeout=RUN_S, check=False)
+    if done.returncode:
+        end = "\n".join(log.read_text().splitlines()[-15:])
+        raise RunFailed(f"rlplan {arguments[0]} ended with exit code {done.returncode}:\n{end}")

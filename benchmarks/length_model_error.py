@@ -25,10 +25,6 @@ predicted p5 to p95 of their own fold, again of the population that is furthest 
 `by_fold` gives the median and the worst error of a fold's p50, beside `unavoidable`, the median error of a prediction
 that knows all prompts, left-out ones too. Nothing fitted to the rest can do much better than that.
 
-For a source with two or more steps, `checkpoints` gives the drift per step, fitted on four folds, against the fifth
-(`observed_over_predicted`: observed over predicted growth of lengths). `history` predicts the longest response of a
-left-out prompt's next group from n lengths at the last step but one: correlation with the observed length, coverage of
-p5 to p95, and the error in log tokens, with and without history.
 """
 
 from __future__ import annotations
@@ -38,122 +34,17 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlplan.planner.lengths.length_fit import fit_drift
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
-from rlplan.plans.schema.length_evidence import LengthDrift
 from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.length_trace import LengthTrace
 from rlplan.tools.published_lengths import read_length_table
-
-# Cross-validation for `benchmarks.length_model_error`: predicted steps compared with steps of left-out prompts.
-
-
-# Predict a prompt's next group from its earlier lengths, by a trace with more than one checkpoint, in log tokens.
-#
-# Given the mean of k earlier log lengths, a prompt's location at the next checkpoint is shrunk towards the mean of
-# all prompts for two reasons: the noise of k samples (variance within / k), and the change of prompts between
-# checkpoints (correlation of the true locations, noise removed). The prior is the set of the model's prompts, no
-# normal distribution: each prompt is weighted with the likelihood of the earlier mean, and the next group's longest
-# response is the weighted mixture. So shape and tail are those of the trace, and a prompt without history gets the
-# distribution of any prompt.
-
-
-def drift_factor(drift: LengthDrift, epochs: float, *, tail: bool = False) -> tuple[float, float, float]:
-    """The factor on lengths after `epochs` epochs of drift: p5, p50, p95."""
-    rate, error = (drift.tail, drift.tail_error) if tail else (drift.body, drift.body_error)
-    low, high = sorted((rate * epochs - 1.645 * error * abs(epochs), rate * epochs + 1.645 * error * abs(epochs)))
-    return math.exp(low), math.exp(rate * epochs), math.exp(high)
-
-
-def components(logs: list[NDArray[np.float64]]) -> tuple[float, float, float]:
-    """(mean over prompts, variance between prompts, variance within one) of log lengths; one-way random effects."""
-    means = np.array([g.mean() for g in logs])
-    sizes = np.array([len(g) for g in logs], dtype=np.float64)
-    spare = float((sizes - 1).sum())
-    within = sum(float(((g - g.mean()) ** 2).sum()) for g in logs) / spare if spare > 0 else 0.0
-    noise = within * float((1.0 / sizes).mean())
-    between = max(0.0, float(means.var(ddof=1)) - noise) if len(means) > 1 else 0.0
-    return float(means.mean()), between, within
-
-
-@dataclass(frozen=True, eq=False)
-class History:
-    """Predicts a prompt's next group from its lengths at an earlier checkpoint. Made by `fit_history`.
-
-    Attributes:
-        model: lengths at the later checkpoint.
-        earlier_mean: mean log length of the earlier checkpoint.
-        between, within: variance of log lengths there, between prompts and within a prompt.
-        correlation: of prompts' true locations between the two checkpoints.
-    """
-
-    model: LengthModel
-    earlier_mean: float
-    between: float
-    within: float
-    correlation: float
-
-    def weights(self, lengths: Sequence[int]) -> NDArray[np.float64]:
-        """The weight of each prompt of `model` in a prompt with these earlier lengths; sums to 1."""
-        if not len(lengths) or self.between <= 0:
-            return np.full(len(self.model.prompt_ids), 1.0 / len(self.model.prompt_ids))
-        places = self.model.locations - self.model.locations.mean()
-        places = places / max(float(places.std()), 1e-12)
-        # The expected earlier mean of a prompt whose location is now `places` standard deviations above the mean.
-        expected = self.earlier_mean + self.correlation * math.sqrt(self.between) * places
-        variance = self.between * (1.0 - self.correlation**2) + self.within / len(lengths)
-        gap = float(np.mean(np.log(lengths))) - expected
-        logs = -(gap**2) / (2 * max(variance, 1e-9))
-        likelihood: NDArray[np.float64] = np.exp(logs - logs.max())
-        likelihood /= likelihood.sum()
-        return likelihood
-
-    def next_longest(self, lengths: Sequence[int], group_size: int, levels: Sequence[float]) -> tuple[int, ...]:
-        """Quantiles of the longest response of the prompt's next group, in tokens."""
-        weights = self.weights(lengths)
-        tables = self.model.tables
-        values = np.unique(tables)
-        cdf = np.zeros(len(values))
-        for weight, row in zip(weights, tables, strict=True):
-            if weight > 1e-6:
-                cdf += weight * (np.searchsorted(row, values, side="right") / len(row)) ** group_size
-        cdf /= cdf[-1]
-        indices = np.searchsorted(cdf, np.asarray(levels) - 1e-12)
-        return tuple(int(values[min(k, len(values) - 1)]) for k in indices)
-
-
-def fit_history(trace: LengthTrace, cap_tokens: int | None = None, seed: int = 0) -> History:
-    """Fit a History to the last two checkpoints of the trace.
-
-    With only one checkpoint the correlation is unknown and taken as 1; history then tells at most as much as predicted.
-    """
-    epochs = sorted({r.epoch for r in trace.rows})
-    later = LengthTrace([r for r in trace.rows if r.epoch == epochs[-1]], trace.cap_tokens)
-    earlier = LengthTrace([r for r in trace.rows if r.epoch == epochs[-2 if len(epochs) > 1 else -1]], trace.cap_tokens)
-    before, after = _logs(earlier), _logs(later)
-    mean, between, within = components(list(before.values()))
-    _, between_after, _ = components(list(after.values()))
-    shared = [p for p in before if p in after]
-    correlation = 1.0
-    if len(epochs) > 1:
-        correlation = 0.0
-        if len(shared) > 2 and between > 0 and between_after > 0:
-            means = np.array([[before[p].mean(), after[p].mean()] for p in shared])
-            covariance = float(np.cov(means.T)[0, 1])
-            correlation = min(max(covariance / math.sqrt(between * between_after), 0.0), 1.0)
-    return History(fit_lengths(later, cap_tokens, seed), mean, between, within, correlation)
-
-
-def _logs(trace: LengthTrace) -> dict[str, NDArray[np.float64]]:
-    return {p: np.array([math.log(r.tokens) for r in rows]) for p, rows in trace.by_prompt().items()}
-
 
 FOLDS = 5
 # Predicted steps of a fold, spread over several models: with few prompts, the models differ much.
@@ -301,53 +192,6 @@ def _compare(pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]], *, co
     }
 
 
-def check_checkpoints(trace: LengthTrace, samples: int, cap_tokens: int, repeats: int, seed: int) -> dict[str, Any]:
-    """The report on drift and history, from the last two checkpoints, on left-out prompts."""
-    rng = np.random.default_rng([seed, 59])
-    before, after = sorted({r.epoch for r in trace.rows})[-2:]
-    trace = LengthTrace([r for r in trace.rows if r.epoch in (before, after)], trace.cap_tokens)
-    earlier, later = (
-        groups_of(LengthTrace([r for r in trace.rows if r.epoch == epoch], trace.cap_tokens), samples)
-        for epoch in (before, after)
-    )
-    shared = sorted(earlier.keys() & later.keys())
-    drifts, history, blind, came, inside = [], [], [], [], []
-    for fitted, left in folds(shared, repeats, rng):
-        fitted_rows = _only(trace, fitted)
-        drift = fit_drift(fitted_rows, seed)
-        here = sorted(left)
-        old, new = (np.concatenate([g[p].ravel() for p in here]) for g in (earlier, later))
-        body = float(np.exp(np.log(new).mean() - np.log(old).mean()))
-        tail = float(np.quantile(new, 0.95) / np.quantile(old, 0.95))
-        ahead = after - before
-        drifts.append((body / drift_factor(drift, ahead)[1], tail / drift_factor(drift, ahead, tail=True)[1]))
-        model = fit_history(fitted_rows, cap_tokens, seed)
-        without = model.next_longest([], samples, (0.5,))[0]
-        for prompt in here:
-            longest = int(rng.choice(later[prompt].max(axis=1)))
-            low, middle, high = model.next_longest(rng.choice(earlier[prompt]).tolist(), samples, (0.05, 0.5, 0.95))
-            history.append(math.log(middle))
-            blind.append(math.log(without))
-            came.append(math.log(longest))
-            inside.append(low <= longest <= high)
-    whole = fit_drift(trace, seed)
-    truth = np.array(came)
-    return {
-        "steps": [before, after],
-        "drift_per_step": {"body": whole.body, "body_error": whole.body_error, "tail": whole.tail,
-                           "tail_error": whole.tail_error},
-        "observed_over_predicted": dict(
-            zip(("body", "tail"), (round(float(x), 3) for x in np.median(drifts, axis=0)), strict=True)
-        ),
-        "history": {
-            "r": round(float(np.corrcoef(history, truth)[0, 1]), 3),
-            "coverage": round(float(np.mean(inside)), 3),
-            "log_rmse": round(float(np.sqrt(np.mean((np.array(history) - truth) ** 2))), 3),
-            "log_rmse_without": round(float(np.sqrt(np.mean((np.array(blind) - truth) ** 2))), 3),
-        },
-    }  # fmt: skip
-
-
 MOST_PROMPTS, MOST_SAMPLES = 64, 8
 # The cap of predictions for a trace without a cap: no length reaches it.
 NO_CAP = 1 << 22
@@ -373,27 +217,20 @@ def rule_for(trace: LengthTrace, prompts: int | None, samples: int | None, given
 
 def check_file(given: argparse.Namespace) -> dict[str, Any]:
     """The report on all populations of the file. Raises InputError for a file or a size that cannot be used."""
-    populations, skipped, checkpoints = [], [], {}
+    populations, skipped = [], []
     for source, trace in read_length_table(given.trace, given.cap).items():
-        epochs = sorted({r.epoch for r in trace.rows})
-        sizes = []
-        for epoch in epochs:
+        for epoch in sorted({r.epoch for r in trace.rows}):
             part = LengthTrace([r for r in trace.rows if r.epoch == epoch], trace.cap_tokens)
             rule = rule_for(part, given.prompts, given.samples, given)
             if rule is None:
                 skipped.append(f"{source} at step {epoch}: {len(part.prompts)} prompts, {len(part.rows)} samples")
                 continue
-            sizes.append(rule.samples)
             # A large population needs few repetitions: one deal of 5,000 prompts says what twelve of 50 do.
             repeats = given.repeats or max(1, min(12, 1200 // len(part.prompts)))
             populations.append(
                 {"source": source, "step": epoch, "prompts": len(part.prompts), "responses": len(part.rows),
                  **check_population(part, rule, repeats, given.seed)}
             )  # fmt: skip
-        if len(sizes) == len(epochs) > 1:
-            checkpoints[source] = check_checkpoints(
-                trace, min(sizes), given.cap or NO_CAP, given.repeats or 12, given.seed
-            )
     if not populations:
         raise InputError("no population has several samples of at least 10 prompts; give a larger trace", given.trace)
     return {
@@ -402,7 +239,6 @@ def check_file(given: argparse.Namespace) -> dict[str, Any]:
         "overhead_s": given.overhead_s,
         "token_s": given.token_s,
         "populations": populations,
-        "checkpoints": checkpoints,
         "skipped": skipped,
     }
 
@@ -425,15 +261,6 @@ def _print(report: dict[str, Any]) -> None:
         fold = p["by_fold"]
         print(f"  one fold's p50: median error {fold['median']:.1%} (unavoidable {fold['unavoidable']:.1%}), "
               f"worst {fold['worst']:.1%}")  # fmt: skip
-    for source, c in report["checkpoints"].items():
-        h, d, moved = c["history"], c["drift_per_step"], c["observed_over_predicted"]
-        print(
-            f"\n{source}, steps {c['steps'][0]} to {c['steps'][1]}: log length moves by {d['body']:.2e} a step "
-            f"(+- {d['body_error']:.0e}), its p95 by {d['tail']:.2e} (+- {d['tail_error']:.0e}); "
-            f"left-out prompts moved {moved['body']:.2f} x and {moved['tail']:.2f} x as far\n"
-            f"  history: r {h['r']:.2f}, inside p5-p95 {h['coverage']:.1%}, log error {h['log_rmse']:.2f} "
-            f"(without history {h['log_rmse_without']:.2f})"
-        )
     for line in report["skipped"]:
         print(f"skipped {line}")
 

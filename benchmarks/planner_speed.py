@@ -43,7 +43,7 @@ from rlplan.planner.solve import solve
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.levers import EngineLayout
-from rlplan.plans.schema.plan import InputFile, Inputs, Plan, ProfileFile
+from rlplan.plans.schema.plan import Plan
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.profiles.phase_schema import DecodePoint, Reward, Rollout, Spread, Train
 from rlplan.profiles.profile_schema import Machine, Profile, ProfileLengths
@@ -165,17 +165,8 @@ REWARD = RewardCost(workers=64, per_sample_s=0.05, delay_s=0.3)
 def solve_once() -> tuple[Plan, float]:
     """Solve the 64-GPU job; (plan, seconds)."""
 
-    def file(name: str) -> InputFile:
-        return InputFile(path=name, sha256="0" * 64)
-
-    inputs = Inputs(
-        cluster=file("cluster.yaml"),
-        job=file("job.yaml"),
-        profile=ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="measured"),
-        lengths=file("lengths.jsonl"),
-    )
     began = time.perf_counter()
-    plan = solve(cluster(), job(), profile(), trace(), inputs).plan
+    plan = solve(cluster(), job(), profile(), trace(), planner_scale.INPUTS).plan
     return plan, time.perf_counter() - began
 
 

@@ -17,19 +17,18 @@ the update, with over without; `weights_max_diff`: largest difference of a train
 `weights_moved`, the mean distance of the last step; `same_samples`: share of the trained samples that have the same
 length and reward in both; `off_policy`: trained samples of other weights, of both. `prediction_error`: of the seconds
 of a step with streaming, as a replay of its own lengths predicts them, by costs that are refitted from the run without
-(as `rlplan tune` does); the profile is that of the shipped example. `gradient_max_diff`: largest difference of a
-gradient, streamed in portions on another micro-batch split against whole, over the largest gradient, in float64.
+(as `rlplan tune` does); the profile is that of the shipped example. That gradients are those of
+the whole step is tested (tests/executor/trainer/test_streamed_steps.py).
 
-    {"step_ratio": …, "exposed_train_ratio": …, "gradient_max_diff": …, "prediction_error": …, "settings": {…}}
+    {"step_ratio": …, "exposed_train_ratio": …, "prediction_error": …, "settings": {…}}
 
-The first, second and fourth are those of the setting that is worse in it.
+The first three are those of the setting that is worse in it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import random
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -38,82 +37,19 @@ from statistics import mean
 from typing import Any
 
 import click
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlplan.executor.example.write import write_example
-from rlplan.executor.trainer.samples import TrainSample
-from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
-from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.planner.tune.executed_run import ExecutedRun, load_executed
 from rlplan.planner.tune.refit import refit, replay_run
-from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.schema.job import Job, load_job
 from rlplan.plans.yaml.yaml_io import dump, load
 from rlplan.profiles.profile_schema import Profile
 from rlplan.traces.run_log import TRACE, read_run
 
-from .balance import execute
 from .entry import as_json_option, run, tell
-from .example_plans import change_job, change_pool, cores_of, shipped_plan, write_document
+from .example_plans import call, change_job, change_pool, cores_of, shipped_plan, write_document
 from .faults.verdict import off_policy, weights_difference, weights_moved
 from .ray_nodes import RayNodes
-
-# Gradients of a step whose groups come in portions against those of the whole step, in float64.
-
-VOCABULARY, STREAMED_PROMPTS, SAMPLES, LONGEST = 64, 10, 4, 200
-WHOLE, PORTIONS = UpdateSettings(1024), UpdateSettings(300)
-
-
-def gradient_max_diff() -> float:
-    """The largest difference of any gradient, over the largest gradient."""
-    with tempfile.TemporaryDirectory() as folder:
-        torch.manual_seed(0)
-        config = AutoConfig.for_model(
-            "qwen2",
-            vocab_size=VOCABULARY,
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            initializer_range=0.2,
-        )
-        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-        algorithm = Algorithm(
-            name="grpo", learning_rate=1e-3, weight_decay=0.0, betas=(0.9, 0.95), max_grad_norm=1.0, clip_low=0.2,
-            clip_high=0.2, loss_aggregation="token-mean", dynamic_sampling=False, mask_truncated=False, seed=0,
-        )  # fmt: skip
-        divisors = Divisors(float(STREAMED_PROMPTS * SAMPLES), 2000.0, LONGEST)
-        trainer = Trainer(TrainerConfig(folder, algorithm, WHOLE, SAMPLES, 1.0, divisors))
-        trainer._model.double()
-        groups = _groups()
-        whole = trainer.gradients(groups)
-        random.Random(1).shuffle(groups)
-        for first in range(0, STREAMED_PROMPTS, 3):
-            trainer.stream(groups[first : first + 3], PORTIONS, first=first == 0)
-        streamed = trainer.summed_gradients()
-        largest = max(float(gradient.abs().max()) for gradient in whole.values())
-        return max(float((whole[name] - streamed[name]).abs().max()) for name in whole) / largest
-
-
-def _groups() -> list[list[TrainSample]]:
-    """Groups of samples with a heavy tail of lengths."""
-    rng = random.Random(0)
-
-    def tokens(count: int) -> list[int]:
-        return [rng.randrange(VOCABULARY) for _ in range(count)]
-
-    groups = []
-    for number in range(STREAMED_PROMPTS):
-        prompt, group = tokens(rng.randint(4, 20)), []
-        for sample in range(SAMPLES):
-            response = tokens(min(LONGEST, int(rng.lognormvariate(3.0, 1.2)) + 1))
-            logprobs = [-4.1 + rng.gauss(0, 0.1) for _ in response]
-            group.append(TrainSample(f"p{number:02d}", sample, prompt, response, logprobs, rng.random(), False))
-        groups.append(group)
-    return groups
-
 
 SETTINGS = ("apart", "shared")
 PROMPTS, SAMPLES_PER_PROMPT = 40, 8
@@ -189,7 +125,7 @@ def measure(setting: str, steps: int, folder: Path) -> dict[str, Any]:
     plans = write_plans(folder / setting, setting)
     out = folder / f"{setting}-runs"
     with nodes_of(setting):
-        execute(plans, out, steps)
+        call(folder / f"{setting}-runs.log", "execute", *plans, "--steps", steps, "--out", out)
     off, on = (load_executed(out / plan.stem) for plan in plans)
     profile, job = load(folder / setting / "profile.yaml", Profile), load_job(folder / setting / "job.yaml")
     seconds = {name: _means(each) for name, each in (("off", off), ("on", on))}
@@ -244,7 +180,6 @@ def same_samples(off: ExecutedRun, on: ExecutedRun) -> float:
 def main(setting: str, steps: int, out: Path | None, as_json: bool) -> None:
     """Measure and print."""
     chosen = SETTINGS if setting == "both" else (setting,)
-    gradient = gradient_max_diff()
     with contextlib.ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="st")))
         folder.mkdir(parents=True, exist_ok=True)
@@ -255,12 +190,10 @@ def main(setting: str, steps: int, out: Path | None, as_json: bool) -> None:
     result = {
         "step_ratio": min(figures["step_ratio"] for figures in measured.values()),
         "exposed_train_ratio": max(figures["exposed_train_ratio"] for figures in measured.values()),
-        "gradient_max_diff": gradient,
         "prediction_error": max(figures["prediction_error"] for figures in measured.values()),
         "settings": measured,
     }
-    lines = [f"gradients, streamed against whole: {gradient:.1e} of the largest apart"]
-    lines += [
+    lines = [
         f"{name}: step {figures['step_ratio']:.2f}x faster; training is {figures['train_share']:.0%} of a step "
         f"without, {figures['exposed_train_ratio']:.0%} of it exposed; predicted within "
         f"{figures['prediction_error']:.1%}; weights differ by {figures['weights_max_diff']:.1e}"

@@ -1,6 +1,6 @@
 """What do jobs gain that run as one on the same two cores, are their bounds kept, and is it as predicted?
 
-    python -m benchmarks.coexecution [--parts runs,moves,replay] [--jobs 2,3] [--steps 8] [--kills 30] [--json]
+    python -m benchmarks.coexecution [--parts runs,moves] [--jobs 2,3] [--steps 8] [--kills 30] [--json]
 
 `runs`: everything is real: the demo's model, vLLM engines, FSDP trainers, a process for each job. Jobs decode on core 0
 and train on core 1, each a Ray node of its own. Each job runs alone first, then all as a co-execution group that
@@ -33,15 +33,5 @@ the second; both count to `kills`, and samples of `short` and `middle` that are 
   that its start took alone; of each that left, the seconds until the end of its step (`drain_s`);
 - `move_error`: relative error of the predicted seconds of the start that was not interrupted.
 
-`replay`: two hours of the groups example (plans/examples/groups) through the real actor that gives permits, a hundred
-times as fast, on three Ray nodes of this machine, with a process for each job whose devices are clocks (replay.py):
-
-- `identical`: whether the decisions in the actor's journal are those of the simulator, bit for bit: job, phase, units,
-  `resident`, moves of tails, order, and all digits of the second; `decisions`: how many;
-- `kills`: how often the group's actor was killed meanwhile, at a random second;
-- `lag_p95_s`: seconds of the wall, p95, for which the clock stood until a word had been heard, written, decided on, and
-  the decision was known to all. No word comes late by it: the clock goes on afterwards.
-
-    {"throughput_ratio": …, "slowdowns": {…}, "bounds_kept": true, "prediction_error": …, "kills": 30, "lost": 0, …,
-     "replay": {"identical": true, …}}
+    {"throughput_ratio": …, "slowdowns": {…}, "bounds_kept": true, "prediction_error": …, "kills": 30, "lost": 0, …}
 """

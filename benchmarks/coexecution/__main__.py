@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +16,7 @@ import click
 from rlplan.plans.yaml.errors import RunFailed
 
 from ..entry import as_json_option, run, tell
+from ..example_plans import call
 from ..ray_nodes import RayNodes
 from .core_speed import CoreSpeeds
 from .group_runs import (
@@ -32,21 +31,9 @@ from .group_runs import (
     write_workload,
 )
 from .interference import core_interference
-from .replay import NODES, SPEED, WORKLOAD, replay
 
-PARTS = "runs", "moves", "replay"
-RUN_S = 2400.0
+PARTS = "runs", "moves"
 IDLE_S = 20.0
-
-
-def call(log: Path, *arguments: object) -> None:
-    """Run `rlplan` in a process of its own. Raises RunFailed."""
-    command = [sys.executable, "-m", "rlplan.cli.main", *map(str, arguments)]
-    with log.open("a") as file:
-        done = subprocess.run(command, stdout=file, stderr=file, timeout=RUN_S, check=False)
-    if done.returncode:
-        end = "\n".join(log.read_text().splitlines()[-15:])
-        raise RunFailed(f"rlplan {arguments[0]} ended with exit code {done.returncode}:\n{end}")
 
 
 def run_alone(folder: Path, plans: Mapping[str, Path], steps: int) -> dict[str, Path]:
@@ -70,9 +57,9 @@ def group_of(folder: Path, count: int, runs: Mapping[str, Path], interference: f
 
 
 @contextlib.contextmanager
-def on_nodes(devices: Sequence[int], pinned: bool) -> Iterator[None]:
-    """Within the block RAY_ADDRESS is that of such nodes."""
-    with RayNodes(devices, pinned=pinned) as nodes:
+def on_nodes() -> Iterator[None]:
+    """Within the block RAY_ADDRESS is that of two nodes of a core each."""
+    with RayNodes([1, 1], pinned=True) as nodes:
         os.environ["RAY_ADDRESS"] = nodes.address
         try:
             yield
@@ -86,7 +73,7 @@ def measure_runs(folder: Path, counts: Sequence[int], steps: int, kills: int, mo
     groups: dict[int, dict[str, Any]] = {}
     result: dict[str, Any] = {"kills": 0, "lost": None}
     between_cores = core_interference(next(iter(plans.values())).parent / "model")
-    with on_nodes([1, 1], pinned=True), CoreSpeeds(sorted(os.sched_getaffinity(0))[:2], folder) as speeds:
+    with on_nodes(), CoreSpeeds(sorted(os.sched_getaffinity(0))[:2], folder) as speeds:
         idle_s = time.time()
         time.sleep(IDLE_S)
         background = sum(core.computed_s(idle_s, idle_s + IDLE_S) for core in speeds.read()) / IDLE_S
@@ -149,44 +136,30 @@ def _with_kills(result: dict[str, Any], moved: dict[str, Any]) -> dict[str, Any]
     return {**result, "kills": sum(killed.values()), "killed": killed, "lost": lost, **figures}
 
 
-def measure_replay(folder: Path, virtual_s: float) -> dict[str, Any]:
-    """Replay the groups example; returns the figures."""
-    plan = folder / "replayed.yaml"
-    call(folder / "solve.log", "solve", WORKLOAD, "-o", plan)
-    click.echo(f"{virtual_s:.0f} s of the groups example, {SPEED:.0f} times as fast", err=True)
-    with on_nodes([1] * NODES, pinned=False):
-        return replay(plan, folder / "replayed", virtual_s)
-
-
 @click.command(help="Jobs that run as one; see the docstring of benchmarks/coexecution.")
 @click.option("--parts", default=",".join(PARTS), show_default=True, help="Which parts, with commas between.")
 @click.option("--jobs", default="2,3", show_default=True, help="Numbers of jobs of the groups, with commas between.")
 @click.option("--steps", type=click.IntRange(min=5), default=8, show_default=True, help="Of each job.")
 @click.option("--kills", type=click.IntRange(min=0), default=30, show_default=True, help="0: none is made.")
-@click.option("--virtual-s", type=float, default=7200.0, show_default=True, help="Seconds that are replayed.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Keep plans and runs in this new folder.")
 @as_json_option
-def main(parts: str, jobs: str, steps: int, kills: int, virtual_s: float, out: Path | None, as_json: bool) -> None:
+def main(parts: str, jobs: str, steps: int, kills: int, out: Path | None, as_json: bool) -> None:
     """Measure and print."""
     counts, chosen = _counts(jobs.split(",")), parts.split(",")
     if unknown := sorted({*chosen} - {*PARTS}):
         raise click.BadParameter(f"{', '.join(unknown)}: parts are {' and '.join(PARTS)}", param_hint="--parts")
-    result: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         folder = (out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="co")))).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        if "runs" in chosen or "moves" in chosen:
-            counts = counts if "runs" in chosen else []
-            kills = kills if "runs" in chosen else 0
-            result |= measure_runs(folder, counts, steps, kills, "moves" in chosen)
-        if "replay" in chosen:
-            result["replay"] = measure_replay(folder, virtual_s)
-    tell(result, as_json, _lines(result, virtual_s))
+        counts = counts if "runs" in chosen else []
+        kills = kills if "runs" in chosen else 0
+        result = measure_runs(folder, counts, steps, kills, "moves" in chosen)
+    tell(result, as_json, _lines(result))
     if "failed" in result:
         raise RunFailed(result["failed"])
 
 
-def _lines(result: Mapping[str, Any], virtual_s: float) -> Iterator[str]:
+def _lines(result: Mapping[str, Any]) -> Iterator[str]:
     """The figures, a line each."""
     for count, figures in result.get("groups", {}).items():
         slowest = ", ".join(f"{name} {value:.2f}x" for name, value in figures["slowdowns"].items())
@@ -201,9 +174,6 @@ def _lines(result: Mapping[str, Any], virtual_s: float) -> Iterator[str]:
             yield f"{move['job']} joined: {move['outage_s']:.0f} s, {move['price_s']:.0f} s were predicted"
         else:
             yield f"{move['job']} left, at the end of its step after {move['drain_s']:.1f} s"
-    for key, figures in result.get("replay", {}).get("groups", {}).items():
-        same = "those of the simulator" if figures["identical"] else "NOT those of the simulator"
-        yield f"{key}: {figures['decisions']} decisions of the actor in {virtual_s:.0f} s, {same}"
 
 
 def _counts(texts: Iterable[str]) -> list[int]:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.benchmarks import joint, rollmux_workloads
+from rlplan.benchmarks import rollmux_workloads
 from rlplan.benchmarks.rollmux.published_jobs import (
     NODE_TYPES,
     TRAIN,
@@ -28,8 +28,7 @@ from rlplan.benchmarks.rollmux.published_jobs import (
 )
 from rlplan.benchmarks.rollmux.replay import Account, Colocated, replay
 from rlplan.planner.groups.choose.placers import Algorithm1, SoloD
-from rlplan.planner.groups.inputs.group_model import GroupJob, GroupsState, NodeType, PhasesPoint, PhaseWay, Rules
-from rlplan.planner.groups.inputs.workload_jobs import Problem
+from rlplan.planner.groups.inputs.group_model import GroupsState, Rules
 from rlplan.plans.yaml.errors import InputError
 
 RULES = Rules(permit_rule="first_come")
@@ -192,20 +191,3 @@ def test_the_program_is_no_dearer_than_any_placer_that_keeps_its_bounds():
     jobs = rollmux_workloads.draw_jobs(rollmux_workloads.MIXED, 4, None, np.random.default_rng(3))
     paid = rollmux_workloads.snapshot(jobs, 3, 0)
     assert paid["proven"] == 1.0 and paid["ours"] == paid["optimum"] <= paid["ours_no_moves"]
-
-
-def test_joint_workloads_are_never_dearer_and_keep_their_bounds() -> None:
-    kinds = {pool: NodeType(pool, 20.4, 2e12) for pool in ("roll", "train")}
-    jobs = {
-        name: GroupJob(
-            name,
-            2.0,
-            tuple(PhaseWay("roll", nodes, 1, 200.0 / nodes + more, 1e11) for nodes in (1, 2)),
-            tuple(PhaseWay("train", 1, 1, 40.0, 1e11) for _ in range(2)),
-            points=tuple(PhasesPoint(f"{nodes}+1-exact", ((0.8, 1.0), (1.2, 1.0)), 0.2, 8) for nodes in (1, 2)),
-        )
-        for name, more in (("a", 0.0), ("b", 5.0))
-    }
-    rows = [joint.compared(Problem(jobs, kinds, Rules(tail_keep=0.5, group_cap=2)), number) for number in range(2)]
-    assert all(row["ratio"] <= 1 + 1e-9 and row["jobs_kept"] == 1.0 for row in rows)
-    assert rows[0]["jobs"].keys() != rows[1]["jobs"].keys(), "each workload draws its own jobs"

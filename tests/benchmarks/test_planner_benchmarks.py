@@ -18,9 +18,8 @@ from rlplan.benchmarks import (
 )
 from rlplan.benchmarks.decode_fit import AXES, axis_values
 from rlplan.benchmarks.headlines.solved import MODELS, JobKind, Outcome, figures_of, job_kinds, outcome_of
-from rlplan.benchmarks.length_model_error import Rule, drift_factor, fit_history, groups_of, observed
+from rlplan.benchmarks.length_model_error import Rule, groups_of, observed
 from rlplan.planner.choose.solve_options import Pass, SolveOptions
-from rlplan.planner.lengths.length_fit import fit_drift
 from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.columns.composed_columns import ComposedLog
 from rlplan.planner.solve import solve
@@ -30,8 +29,6 @@ from rlplan.profiles.length_tables import table_names
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.rounds.round_spec import MODES
 from rlplan.tools.served_fit import COLUMNS, Group, Served, seconds_per_token, sheet_of
-
-from ..planner.lengths.test_length_drift import checkpoints, trace_of
 
 GROUP = Group("h100_sxm", "Qwen/Qwen3-32B", "bf16")
 
@@ -109,9 +106,6 @@ def test_a_well_behaved_population_is_predicted(tmp_path, capsys):
     population = report["populations"][0]
     assert (population["prompts_per_step"], population["samples_per_prompt"]) == (6, 4)
     assert population["by_fold"]["median"] >= 0 and population["deferred"]["observed_mean"] > 0
-    moved = report["checkpoints"]["toy"]
-    assert moved["drift_per_step"]["body"] == pytest.approx(-1e-3, abs=4 * moved["drift_per_step"]["body_error"])
-    assert moved["history"]["log_rmse"] < moved["history"]["log_rmse_without"]
     assert length_model_error.main(["--trace", trace, "--repeats", "1", "--prompts", "4", "--samples", "2"]) == 0
     assert "steps of 4 x 2" in capsys.readouterr().out
 
@@ -154,44 +148,6 @@ def test_statistics_of_a_step_are_those_of_its_groups():
     assert {p: g.tolist() for p, g in groups.items()} == {"a": [[1, 2], [3, 4]], "b": [[10, 20]]}
     drawn = observed(list(groups.values()), Rule(1, 2, 0.0, 1.0, 100), 50, np.random.default_rng(0))
     assert {frozenset(step) for step in drawn.tolist()} == {frozenset({2, 20}), frozenset({4, 20})}
-
-
-# -- history of prompts ----------------------------------------------------------------------------------------------
-
-
-def test_the_factor_of_a_drift_has_its_error():
-    drift = fit_drift(trace_of(checkpoints(60, 6, 0.9, -0.004, 0)))
-    low, middle, high = drift_factor(drift, 50)
-    assert low < middle < high and middle == pytest.approx(math.exp(50 * drift.body))
-
-
-@pytest.mark.parametrize("correlation", [0.3, 0.8])
-def test_the_correlation_of_checkpoints_is_found_through_noise(correlation):
-    found = [fit_history(trace_of(checkpoints(150, 3, correlation, 0.0, seed))).correlation for seed in range(4)]
-    assert np.mean(found) == pytest.approx(correlation, abs=0.1)
-
-
-def test_the_band_of_the_next_longest_holds_and_history_narrows_it():
-    every = checkpoints(450, 8, 0.8, -0.004, 3)
-    history = fit_history(trace_of({epoch: rows[:200] for epoch, rows in every.items()}))
-    inside, errors, blind_errors = [], [], []
-    blind = history.next_longest([], 8, (0.5,))[0]
-    for before, after in zip(every[0][200:], every[100][200:], strict=True):
-        longest = math.exp(after.max())
-        low, middle, high = history.next_longest([round(math.exp(y)) for y in before], 8, (0.05, 0.5, 0.95))
-        inside.append(low <= longest <= high)
-        errors.append(abs(math.log(middle / longest)))
-        blind_errors.append(abs(math.log(blind / longest)))
-    assert 0.85 < np.mean(inside) < 0.95 and np.mean(errors) < 0.8 * np.mean(blind_errors)
-
-
-def test_history_counts_by_what_it_tells():
-    history = fit_history(trace_of(checkpoints(400, 4, 0.0, 0.0, 5)))
-    any_prompt = history.model.group_max_quantiles(8, (0.1, 0.5, 0.9))
-    assert history.next_longest([], 8, (0.1, 0.5, 0.9)) == any_prompt
-    assert history.next_longest([5000] * 4, 8, (0.1, 0.5, 0.9)) == pytest.approx(any_prompt, rel=0.15)
-    telling = fit_history(trace_of(checkpoints(200, 6, 0.9, 0.0, 2)))
-    assert telling.next_longest([2000] * 2, 8, (0.5,)) < telling.next_longest([2000] * 20, 8, (0.5,))
 
 
 # -- speed and optimality --------------------------------------------------------------------------------------------

@@ -1,12 +1,15 @@
 """What fixed seeds train on the CPU: samples and weights of whole runs by the command line, real engines and trainers.
 
-A sample is its prompt, number, epoch, tokens, reward and fate, by step. With a seed for each sample a draw does not
-depend on what is decoded beside it: samples of modes sync and exact (by waves and by queue), with drafts, with
-streaming and in a group of two are compared. Not compared is what the clock decides: seconds; mode race, whose samples
-are those that end first (tests of the pure machine in tests/rounds hold it); and the weights of the streamed run, since
-the clock says in which portions its gradients are summed. Of weights each tensor's mean and norm are compared, to four
-decimals: how threads share a sum may change the last digits. What is stored is of one play, in which
-sync, drafts and streaming had the same samples in all steps, and sync and drafts the same weights; it was not repeated.
+A trained sample is its prompt, number, epoch, tokens and reward, by step; of prompts that were not trained only the
+fate is compared. With a seed for each sample a draw does not depend on what is decoded beside it: samples of modes sync
+and exact (by waves and by queue), with drafts, with streaming and in a group of two are compared. Not compared is what
+the clock decides: seconds; mode race, whose samples are those that end first (tests of the pure machine in tests/rounds
+hold it); how far the draws of a deferred prompt came, and whether their rewards did; and the weights of the streamed
+run, since the clock says in which portions its gradients are summed. Of weights each tensor's mean and norm are
+compared, to four decimals: how threads share a sum may change the last digits.
+
+What is stored was played by commit b9156048, before the house was made lighter. In it sync, drafts and streaming have
+the same samples in all steps, and sync and drafts the same weights.
 """
 
 from __future__ import annotations
@@ -99,14 +102,15 @@ def _outcome(run: Path, steps: int, with_weights: bool = True) -> dict[str, str]
     found = {}
     for step in range(1, steps + 1):
         rows = [event for event in events if event["event"] == "sample" and event["step"] == step]
-        found[f"step-{step}"] = "\n".join(sorted(map(_sample, rows)))
+        found[f"step-{step}"] = "\n".join(sorted({_sample(row) for row in rows}))
     if with_weights:
         found["weights"] = "\n".join(_weights(run))
     return found
 
 
 def _sample(row: dict[str, Any]) -> str:
-    return " ".join(str(row[key]) for key in ("prompt", "sample", "epoch", "tokens", "truncated", "reward", "fate"))
+    trained = ("sample", "epoch", "tokens", "truncated", "reward") if row["fate"] == "trained" else ()
+    return " ".join(str(row[key]) for key in ("prompt", "fate", *trained))
 
 
 def _weights(run: Path) -> Iterable[str]:

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("ray")
 
-from benchmarks.coexecution.replay import FakeTurn, RecordedMachine, journalled
 from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.permits.permit_events import Seat
+
+from .simulated_turns import FakeTurn, RecordedMachine, journalled
 
 SEATS = (
     Seat("a", ((0,), (1,)), (3.0, 1.0), (0.5, 0.25)),
@@ -373,7 +374,7 @@ def any_jobs_as_simulated(data, folder):
 
 
 def as_simulated(seats, rule, tail_share, folder, decisions=60):
-    """Jobs that take as long as simulated (FakeTurn, which a replay on Ray has for devices) get from the permits the
+    """Jobs that take as long as simulated (FakeTurn) get from the permits the
     turns that the simulator gives, bit for bit; returns what was decided."""
     truths = {
         seat.job: TrueTurns((seat.expected_s, (seat.expected_s[0] * 0.8, seat.expected_s[1])), tail_share)
