@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple, get_args
 
 from ..planner.choose.candidate_search import Progress
-from ..planner.choose.highs import MAX_NODES
-from ..planner.choose.solve_options import Pass, SolveOptions
+from ..planner.choose.candidates.solve_options import MAX_NODES, Pass, SolveOptions
 from ..planner.nodes_front import NodesPoint, nodes_front
 from ..planner.solve import solve as solve_documents
 from ..plans.facts.model_shape import shape_of_job

@@ -32,7 +32,7 @@ from ..profiles.library import library_profile, shipped_model
 from ..profiles.profile_schema import Profile
 from ..profiles.scaled_profile import priced_as
 from .choose.candidate_search import Progress
-from .choose.solve_options import SolveOptions
+from .choose.candidates.solve_options import SolveOptions
 from .solve import solve
 from .what_if import assign, assignment, validated
 

@@ -17,8 +17,8 @@ from ..rounds.round_spec import Mode
 from .choose.candidate_search import Progress, Search
 from .choose.candidates.engine_layouts import node_counts
 from .choose.candidates.pool_choice import choose_pools, engine_pools
+from .choose.candidates.solve_options import PASSES, SolveOptions
 from .choose.cycle_cost import Cycle
-from .choose.solve_options import PASSES, SolveOptions
 from .search_inputs import prepare
 
 ROUNDS = PASSES[2]

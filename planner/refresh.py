@@ -30,13 +30,11 @@ from ..rounds.round_spec import UNBIASED
 from .choose.candidate_search import ON_REQUEST, Progress, Search
 from .choose.candidates.reward_choices import room_beside
 from .choose.candidates.round_kinds import LongKey, ShortKey, is_plain_key
+from .choose.candidates.solve_options import MAX_NODES, PASSES, Objective, Pass, SolveOptions
 from .choose.cycle_cost import Column, Cycle
-from .choose.highs import MAX_NODES
 from .choose.holdout_rounds import Holdout, simulate_holdout
-from .choose.plan_limits import Objective
 from .choose.round_program import Solution
 from .choose.schedule_choice import Decided, baseline_of, solve_all
-from .choose.solve_options import PASSES, Pass, SolveOptions
 from .choose.ties import simplest, tolerance_of
 from .costs.memory_table import JobMemory
 from .costs.round_costs import RoundCosts, round_costs, scoring

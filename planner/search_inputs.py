@@ -22,11 +22,11 @@ from .choose.candidates.candidate_rounds import few_for_refills
 from .choose.candidates.candidate_space import Space, enumerate_space
 from .choose.candidates.pool_choice import choose_pools
 from .choose.candidates.reward_choices import fixed_workers, judge_places, room_beside, undecided
+from .choose.candidates.solve_options import DEFAULTS, SolveOptions
 from .choose.cost_error import noise_of
 from .choose.cycle_cost import Cycle
 from .choose.plan_limits import Limits, TrainPool
 from .choose.prefix_placement import place
-from .choose.solve_options import DEFAULTS, SolveOptions
 from .costs.reward_costs import crowding, further_costs
 from .costs.round_costs import change_of, judge_factors, with_judge
 from .lengths.draws import Draws

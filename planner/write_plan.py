@@ -19,9 +19,9 @@ from ..profiles.reward_tables import RewardTable, reward_sha256
 from ..rounds.round_spec import UNBIASED, QueueRule
 from .choose.candidate_search import Search
 from .choose.candidates.round_kinds import LongKey, ShortKey
+from .choose.candidates.solve_options import SolveOptions
 from .choose.cycle_cost import Cycle, count_cycles
 from .choose.schedule_choice import Decided
-from .choose.solve_options import SolveOptions
 from .lengths.loss_divisors import expected_loss, kind_norms
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlplan.planner.choose.solve_options import SolveOptions
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.round_costs import RoundCosts, round_costs
 from rlplan.planner.costs.update_costs import TrainCost

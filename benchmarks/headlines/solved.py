@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import click
 
 from rlplan.planner.choose.candidate_search import Search, is_plain
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.choose.cycle_cost import Cycle
-from rlplan.planner.choose.solve_options import SolveOptions
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.table_lengths import named_lengths
 from rlplan.planner.solve import Solved, solve

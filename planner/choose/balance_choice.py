@@ -13,10 +13,10 @@ from typing import Any
 
 from ...rounds.round_spec import UNBIASED
 from .candidate_search import Search
+from .candidates.solve_options import Pass
 from .cycle_cost import Column, Cycle
 from .holdout_rounds import simulate_holdout
 from .schedule_choice import Decided
-from .solve_options import Pass
 
 LEAST_SAVED = 0.01
 """Share of the cost of a sample that balance must save: less is within what its own calls between processes take."""

@@ -28,9 +28,9 @@ from ..simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, e
 from .candidates.candidate_rounds import cutoffs_between, queue_rule
 from .candidates.candidate_space import Space
 from .candidates.round_kinds import DeferralRule, LongKey, ShortKey, column_name, defers, is_plain_key
+from .candidates.solve_options import Pass
 from .cycle_cost import SLOW_SHARE, Column, Cycle, all_cycles, length_ratio, make_cycle
 from .plan_limits import Limits
-from .solve_options import Pass
 
 Progress = Callable[[str, float], None]
 """Called with a text on the current work and the share of the whole solve that is done, 0 to 1."""

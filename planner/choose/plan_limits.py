@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from ...plans.schema.levers import EngineLayout
 from ..costs.job_pools import NodesTaken, fewest
 from ..costs.memory_table import HostShare
-
-Objective = Literal["seconds", "usd"]
-"""The minimised cost, per trained sample."""
+from .candidates.solve_options import Objective
 
 
 @dataclass(frozen=True, slots=True)

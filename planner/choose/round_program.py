@@ -41,8 +41,9 @@ from ...plans.schema.plan import Method
 from ...plans.yaml.errors import Infeasible
 from ..costs.job_pools import NodesTaken
 from .candidates.round_kinds import DeferralRule, LongKey, ShortKey
+from .candidates.solve_options import MAX_NODES
 from .cycle_cost import CONFIDENCE_Z, SLOW_SHARE, Column, Cycle, Key, all_cycles, make_cycle
-from .highs import MAX_NODES, minimise
+from .highs import minimise
 from .plan_limits import Limits
 
 # The model of the round program in PuLP: its variables, constraints and objective, as round_program.py states them.

@@ -1,4 +1,5 @@
-"""The decisions of a schedule: for each its key in the plan, its value in a cycle, and its text for a reader."""
+"""The decisions of a schedule: for each its key in the plan, its value in a cycle, its text for a reader, and its next
+best alternative."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ from typing import Any, NamedTuple
 
 from ...plans.facts.plan_text import update_text
 from ...plans.phrases.numbers import count
+from ...plans.phrases.sentences import PHASE_NAMES, TIE_PERCENT, Alternative
 from ...plans.schema.levers import UpdateLayout
 from ...plans.schema.predicted import PredictedPhases
 from ...profiles.profile_schema import Profile
 from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import LongKey, ShortKey
-from ..choose.cycle_cost import Cycle
+from ..choose.cycle_cost import Cycle, make_cycle
 from ..costs.colocation import shares_gpus, sleep_and_wake_s, state_moves_s
 from ..costs.decode_costs import DecodeCost
 
@@ -47,7 +49,7 @@ def _kinds(search: Search, cycle: Cycle) -> list[tuple[DecodeCost, UpdateLayout]
     return kinds
 
 
-class Decision(NamedTuple):
+class ScheduleDecision(NamedTuple):
     """A decision of a schedule: its key in the plan, and of a cycle its value and its text."""
 
     key: str
@@ -55,19 +57,19 @@ class Decision(NamedTuple):
     text: Callable[[Cycle], str]
 
 
-def decisions(search: Search, mode: str, deferring: bool) -> list[Decision]:
+def decisions(search: Search, mode: str, deferring: bool) -> list[ScheduleDecision]:
     """The decisions that schedules of `mode` make; `deferring`: whether the schedule has long rounds."""
     made, rewards = list(_of_short_rounds(search, mode)), search.space.rewards
     if deferring:
         made += _of_long_rounds(search, mode)
     if len(rewards) > 1:
-        made.append(Decision("reward", lambda c: c.short.reward, lambda c: rewards[c.short.reward].text()))
+        made.append(ScheduleDecision("reward", lambda c: c.short.reward, lambda c: rewards[c.short.reward].text()))
     return made
 
 
-def _of_short_rounds(search: Search, mode: str) -> Iterator[Decision]:
-    def decision(key: str, read: Callable[[ShortKey], Any], text: Callable[[ShortKey], str]) -> Decision:
-        return Decision(f"rounds.short.{key}", lambda c: read(c.short.key), lambda c: text(c.short.key))
+def _of_short_rounds(search: Search, mode: str) -> Iterator[ScheduleDecision]:
+    def decision(key: str, read: Callable[[ShortKey], Any], text: Callable[[ShortKey], str]) -> ScheduleDecision:
+        return ScheduleDecision(f"rounds.short.{key}", lambda c: read(c.short.key), lambda c: text(c.short.key))
 
     train = search.space.train
     if mode != "sync":
@@ -95,17 +97,17 @@ def _of_short_rounds(search: Search, mode: str) -> Iterator[Decision]:
             lambda short: f"the {100 * short.long_share:g}% of the prompts with the longest history in long rounds",
         )
     yield decision("rollout", lambda short: short.layout, lambda short: f"short rounds on {short.layout}")
-    yield Decision(
+    yield ScheduleDecision(
         "rounds.short.train",
         lambda c: c.train,
         lambda c: f"short rounds train by {update_text(train[c.train].layout)}",
     )
 
 
-def _of_long_rounds(search: Search, mode: str) -> Iterator[Decision]:
-    def decision(key: str, read: Callable[[LongKey], Any], text: Callable[[LongKey], str]) -> Decision:
+def _of_long_rounds(search: Search, mode: str) -> Iterator[ScheduleDecision]:
+    def decision(key: str, read: Callable[[LongKey], Any], text: Callable[[LongKey], str]) -> ScheduleDecision:
         # A race over samples only has no long rounds; it is an alternative to a race over prompts.
-        return Decision(
+        return ScheduleDecision(
             f"rounds.long.{key}",
             lambda c: read(c.long.key) if c.long else None,
             lambda c: text(c.long.key) if c.long else "no long rounds",
@@ -113,7 +115,7 @@ def _of_long_rounds(search: Search, mode: str) -> Iterator[Decision]:
 
     space = search.space
     yield decision("rollout", lambda long: long.layout, lambda long: f"long rounds on {long.layout}")
-    yield Decision(
+    yield ScheduleDecision(
         "rounds.long.train",
         lambda c: c.long_train,
         lambda c: f"long rounds train by {update_text(space.train[c.long_train].layout)}",
@@ -158,3 +160,67 @@ def _tail(key: LongKey) -> str:
     if key.tail_layout is None:
         return "decode their tail on the same engines"
     return f"decode their tail, from {100 * key.tail:g}% of the samples on, on {key.tail_layout}"
+
+
+# What the best schedule costs that decides otherwise.
+
+
+def alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
+    """By decision of the schedule, what the best schedule that decides otherwise would cost."""
+    why, mode = {}, cycle.short.deferral.mode
+    cycles = [*search.cycles(), *_other_updates(search, cycle)]
+    same_mode = [c for c in cycles if c.short.deferral.mode == mode and not c.violations(search.limits)]
+    made = decisions(search, mode, cycle.long is not None)
+    for decision in made:
+        alternative = _alternative(search, same_mode, cycle, decision)
+        if alternative is not None:
+            kept = all(other.value(alternative) == other.value(cycle) for other in made if other is not decision)
+            rest = "kept" if kept else "chosen anew"
+            why[decision.key] = _compare(search, cycle, alternative, decision, rest)
+        elif len({decision.value(c) for c in cycles if c.short.deferral.mode == mode}) > 1:
+            why[decision.key] = f"{decision.text(cycle)}: every other choice breaks a limit of the plan"
+    return why
+
+
+def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:
+    """The chosen schedule with each other update of either kind of round; the search lists only the best updates."""
+    trains = range(len(search.space.train))
+    pairs = [(m, cycle.long_train if cycle.long else m) for m in trains]
+    pairs += [(cycle.train, w) for w in trains if cycle.long]
+    return [make_cycle(cycle.short, cycle.long, m, w, search.limits) for m, w in pairs]
+
+
+def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, decision: ScheduleDecision) -> Cycle | None:
+    differing = [c for c in cycles if decision.value(c) != decision.value(chosen)]
+    # Schedules with few rounds are used only if there are no others: few rounds flatter a schedule.
+    solid = [c for c in differing if c.short.rounds >= search.passes[-1].short_rounds]
+    return min(solid or differing, key=lambda c: (c.cost(search.limits), c.name), default=None)
+
+
+def _compare(search: Search, chosen: Cycle, other: Cycle, decision: ScheduleDecision, rest: str) -> str:
+    # On as many rounds as both have, which are on the same draws.
+    short = min(chosen.short.rounds, other.short.rounds)
+    long = min(c.long.rounds if c.long else 1 for c in (chosen, other))
+    ours = search.phase_seconds(chosen, short, long)
+    theirs = search.phase_seconds(other, short, long)
+    total = sum(ours.values())
+    price = other.cost(search.limits) / other.seconds_per_sample(search.limits.group_size)
+    price /= chosen.cost(search.limits) / chosen.seconds_per_sample(search.limits.group_size)
+    change = 100 * (price * sum(theirs.values()) / total - 1)
+    moved = max(ours, key=lambda phase: abs(theirs[phase] - ours[phase]))
+    where = f"{PHASE_NAMES[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
+    nodes, instead = other.nodes(search.limits), chosen.nodes(search.limits)
+    if search.limits.objective == "usd" and nodes != instead:
+        # A schedule that is as fast costs more for the nodes that it takes, which no phase tells.
+        where = f"takes {nodes} node{'s' * (nodes != 1)} instead of {instead}"
+    tie = abs(change) < TIE_PERCENT
+    alternative = Alternative(
+        chosen=decision.text(chosen),
+        next_best=decision.text(other),
+        percent=None if tie else change,
+        rough=short < search.passes[-1].short_rounds,
+        unit="cost" if search.limits.objective == "usd" else "time",
+        where=where,
+        rest="" if tie else rest,
+    )
+    return alternative.text()

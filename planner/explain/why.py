@@ -13,7 +13,7 @@ from typing import Any
 
 from ...plans.facts.round_bars import critical_path
 from ...plans.phrases.numbers import MATTERS, bytes_text, count, digits, percent
-from ...plans.phrases.sentences import PHASE_NAMES, TIE_PERCENT, Alternative, levers_text
+from ...plans.phrases.sentences import levers_text
 from ...plans.schema.job import Job
 from ...plans.schema.predicted import Predicted
 from ...profiles.profile_schema import Profile
@@ -22,7 +22,7 @@ from ..choose.candidate_search import ON_REQUEST, Search, is_plain
 from ..choose.candidates.candidate_rounds import over_issue
 from ..choose.candidates.reward_choices import fixed_workers
 from ..choose.candidates.round_kinds import ShortKey
-from ..choose.cycle_cost import Column, Cycle, make_cycle
+from ..choose.cycle_cost import Column, Cycle
 from ..choose.holdout_rounds import Holdout, ScheduledRounds, scheduled_rounds
 from ..choose.schedule_choice import Decided, baseline_text
 from ..choose.ties import least_gain, simplicity
@@ -31,7 +31,7 @@ from ..costs.decode_costs import engines_of
 from ..costs.reward_costs import RewardCost, further_costs
 from ..costs.round_costs import with_judge
 from ..simulate.columns.round_log import mean
-from .decisions import Decision, decisions, placement_text
+from .decisions import alternatives, decisions, placement_text
 
 
 def explain(
@@ -42,7 +42,7 @@ def explain(
     What is told of the schedule itself is predicted (holdout rounds); alternatives are compared on the rounds that the
     choice was made on.
     """
-    why = {"bias.mode": _mode(search, decided), **_alternatives(search, decided.cycle)}
+    why = {"bias.mode": _mode(search, decided), **alternatives(search, decided.cycle)}
     if saved_s := _levers(search, decided, predicted.step_s.mean):
         why["levers"] = levers_text(saved_s, predicted.step_s.mean)
     if profile.scaled:
@@ -61,23 +61,6 @@ def explain(
         # The reader should not confuse this name with the paper's.
         why["algorithm"] = f"the job overrides its algorithm: {', '.join(overrides)}"
     return why | assumed
-
-
-def _alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
-    """By decision of the schedule, what the best schedule that decides otherwise would cost."""
-    why, mode = {}, cycle.short.deferral.mode
-    cycles = [*search.cycles(), *_other_updates(search, cycle)]
-    same_mode = [c for c in cycles if c.short.deferral.mode == mode and not c.violations(search.limits)]
-    made = decisions(search, mode, cycle.long is not None)
-    for decision in made:
-        alternative = _alternative(search, same_mode, cycle, decision)
-        if alternative is not None:
-            kept = all(other.value(alternative) == other.value(cycle) for other in made if other is not decision)
-            rest = "kept" if kept else "chosen anew"
-            why[decision.key] = _compare(search, cycle, alternative, decision, rest)
-        elif len({decision.value(c) for c in cycles if c.short.deferral.mode == mode}) > 1:
-            why[decision.key] = f"{decision.text(cycle)}: every other choice breaks a limit of the plan"
-    return why
 
 
 def _levers(search: Search, decided: Decided, step_s: float) -> dict[str, float]:
@@ -231,50 +214,6 @@ def tie_text(search: Search, decided: Decided) -> str | None:
         reason = "within sampling error; fewer samples are planned"
     how = f"{percent(given_up)} {unit}" if given_up >= 0.0005 else "no " + unit
     return f"{', '.join(differences)} would be {how}, {reason}"
-
-
-def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:
-    """The chosen schedule with each other update of either kind of round; the search lists only the best updates."""
-    trains = range(len(search.space.train))
-    pairs = [(m, cycle.long_train if cycle.long else m) for m in trains]
-    pairs += [(cycle.train, w) for w in trains if cycle.long]
-    return [make_cycle(cycle.short, cycle.long, m, w, search.limits) for m, w in pairs]
-
-
-def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, decision: Decision) -> Cycle | None:
-    differing = [c for c in cycles if decision.value(c) != decision.value(chosen)]
-    # Schedules with few rounds are used only if there are no others: few rounds flatter a schedule.
-    solid = [c for c in differing if c.short.rounds >= search.passes[-1].short_rounds]
-    return min(solid or differing, key=lambda c: (c.cost(search.limits), c.name), default=None)
-
-
-def _compare(search: Search, chosen: Cycle, other: Cycle, decision: Decision, rest: str) -> str:
-    # On as many rounds as both have, which are on the same draws.
-    short = min(chosen.short.rounds, other.short.rounds)
-    long = min(c.long.rounds if c.long else 1 for c in (chosen, other))
-    ours = search.phase_seconds(chosen, short, long)
-    theirs = search.phase_seconds(other, short, long)
-    total = sum(ours.values())
-    price = other.cost(search.limits) / other.seconds_per_sample(search.limits.group_size)
-    price /= chosen.cost(search.limits) / chosen.seconds_per_sample(search.limits.group_size)
-    change = 100 * (price * sum(theirs.values()) / total - 1)
-    moved = max(ours, key=lambda phase: abs(theirs[phase] - ours[phase]))
-    where = f"{PHASE_NAMES[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
-    nodes, instead = other.nodes(search.limits), chosen.nodes(search.limits)
-    if search.limits.objective == "usd" and nodes != instead:
-        # A schedule that is as fast costs more for the nodes that it takes, which no phase tells.
-        where = f"takes {nodes} node{'s' * (nodes != 1)} instead of {instead}"
-    tie = abs(change) < TIE_PERCENT
-    alternative = Alternative(
-        chosen=decision.text(chosen),
-        next_best=decision.text(other),
-        percent=None if tie else change,
-        rough=short < search.passes[-1].short_rounds,
-        unit="cost" if search.limits.objective == "usd" else "time",
-        where=where,
-        rest="" if tie else rest,
-    )
-    return alternative.text()
 
 
 def _mode(search: Search, decided: Decided) -> str:

@@ -29,7 +29,7 @@ from ...plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ..choose.candidate_search import Progress
-from ..choose.solve_options import PASSES, Pass, SolveOptions
+from ..choose.candidates.solve_options import PASSES, Pass, SolveOptions
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel, fit_lengths
 from ..plan_gain import SEEDS, plan_gain, simulated_seconds

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rlplan.planner.choose.solve_options import Pass, SolveOptions
+from rlplan.planner.choose.candidates.solve_options import Pass, SolveOptions
 from rlplan.planner.explain import length_error
 from rlplan.planner.solve import Solved, solve
 from rlplan.plans.schema.cluster import Cluster

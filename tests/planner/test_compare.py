@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.planner.choose.solve_options import SolveOptions
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.compare import Point, compare, points_of
 from rlplan.planner.what_if import change
 from rlplan.plans.facts.compared_plans import ComparedPoint, cheapest, fastest, short_name

@@ -38,12 +38,12 @@ from ...costs.update_costs import (
     train_costs,
 )
 from ...lengths.length_model import LengthModel
-from ..solve_options import DEFAULTS, SolveOptions
 from .candidate_rounds import long_keys, short_keys
 from .engine_layouts import feasible_layouts, node_counts
 from .pool_choice import choose_pools, must_be_a_pool, must_be_plannable
 from .reward_choices import RewardChoice, reward_choices, undecided
 from .round_kinds import LongKey, ShortKey, defers
+from .solve_options import DEFAULTS, SolveOptions
 
 # Candidate update layouts: layouts that hold the longest sequence, fit into memory beside the engines, and that no
 # simpler layout beats.

@@ -15,9 +15,9 @@ from ...costs.decode_costs import DecodeCost, engines_of, layout_cost
 from ...costs.draft_costs import beside_judge
 from ...costs.memory_table import JobMemory, engines_on_host
 from ...costs.round_costs import judge_factors
-from ..solve_options import SolveOptions
 from .pool_choice import ChosenPools
 from .reward_choices import no_room_for_judge
+from .solve_options import SolveOptions
 
 EVERY_COUNT = 16
 """Numbers of nodes up to which each is a candidate of its own."""

@@ -4,6 +4,11 @@ A *deferral rule* decides which prompts a short round defers: (mode, prompts, sa
 belongs to a deferral rule, since it runs the prompts that such short rounds defer. In `exact` the rule is the cutoff
 alone: which draws count does not depend on how many are issued. In `predict` it is the share of the prompts that go to
 long rounds without a draw.
+
+A kind of round is described by few types, each for a reason of its own: a plan's `ShortRound` and `LongRound` are what
+its reader sees; `RoundSpec` has what all rounds of a run are issued by; a `RoundKind` is one round of these as numbers,
+from which its machine and its simulation are made. The keys here are candidates' names: they sort, and leave out what
+all candidates of a solve share (P, n, the cap). A `DeferralRule` is what short and long rounds must have in common.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from rlplan.planner.choose.candidates.candidate_rounds import accepted_share, cu
 from rlplan.planner.choose.candidates.candidate_space import Space, enumerate_space
 from rlplan.planner.choose.candidates.engine_layouts import node_counts
 from rlplan.planner.choose.candidates.pool_choice import Unplannable
-from rlplan.planner.choose.solve_options import SolveOptions
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.plans.schema.job import Job

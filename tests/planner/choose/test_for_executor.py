@@ -14,8 +14,8 @@ from rlplan.planner.choose import ties
 from rlplan.planner.choose.candidates import candidate_space as update_layouts
 from rlplan.planner.choose.candidates.candidate_space import feasible_train, sharding_of
 from rlplan.planner.choose.candidates.pool_choice import Unplannable
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.choose.cycle_cost import all_cycles
-from rlplan.planner.choose.solve_options import SolveOptions
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.update_costs import TrainCost, law_dtype_fault, least_peak, train_cost_in
 from rlplan.planner.solve import Solved

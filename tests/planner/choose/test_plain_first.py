@@ -11,10 +11,10 @@ import pytest
 from rlplan.cli.screens.solved import plan_summary, plan_text
 from rlplan.planner.choose import schedule_choice, ties
 from rlplan.planner.choose.candidate_search import Search, is_plain
+from rlplan.planner.choose.candidates.solve_options import Pass
 from rlplan.planner.choose.cycle_cost import Cycle
 from rlplan.planner.choose.holdout_rounds import simulate_holdout
 from rlplan.planner.choose.schedule_choice import Decided
-from rlplan.planner.choose.solve_options import Pass
 from rlplan.planner.explain.why import tie_text
 from rlplan.planner.solve import Solved
 from rlplan.plans.facts.plan_text import LITTLE, little_gained

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
-from rlplan.planner.choose.solve_options import Pass
+from rlplan.planner.choose.candidates.solve_options import Pass
 from rlplan.planner.costs.decode_costs import DecodeCost, decode_cost
 from rlplan.planner.costs.draft_costs import drafted
 from rlplan.planner.costs.reward_costs import RewardCost, reward_cost

@@ -9,7 +9,7 @@ import pytest
 
 from rlplan.planner.choose.candidates.candidate_rounds import queue_rule
 from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey
-from rlplan.planner.choose.solve_options import SolveOptions
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.costs.round_costs import RoundCosts

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from rlplan.planner.choose.candidates.solve_options import Pass
 from rlplan.planner.choose.cost_error import noise_of
-from rlplan.planner.choose.solve_options import Pass
 from rlplan.planner.costs.update_costs import train_cost
 from rlplan.planner.simulate.columns.round_log import RoundLog
 from rlplan.planner.simulate.columns.step_noise import share_within, spread_of, step_deviations

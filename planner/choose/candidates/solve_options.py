@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from ...plans.facts.model_shape import ModelShape
-from ...rounds.round_spec import MODES, Mode
-from .highs import MAX_NODES
-from .plan_limits import Objective
+from ....plans.facts.model_shape import ModelShape
+from ....rounds.round_spec import MODES, Mode
+
+Objective = Literal["seconds", "usd"]
+"""The minimised cost, per trained sample."""
+
+MAX_NODES = 200_000
+"""Limit of the integer program's branch and bound."""
 
 
 @dataclass(frozen=True, slots=True)
