@@ -291,7 +291,7 @@ def refresh(
     )
 
 
-def error_with(plan: Plan, documents: Documents, seed: int = 0) -> PredictedError:
+def error_with(plan: Plan, documents: Documents) -> PredictedError:
     """The error that the plan's decisions have under other documents than those that it was solved from.
 
     Raises InputError for decisions that are not priced there, and Infeasible where no plan can be.
@@ -299,10 +299,10 @@ def error_with(plan: Plan, documents: Documents, seed: int = 0) -> PredictedErro
     job, trace = documents.job, documents.trace
     profile, reward_table = with_reward_times(documents.profile, job.reward.kind)
     search, written = search_with_plan(
-        plan, documents.cluster, job, profile, trace, documents.model, seed=seed, passes=PASSES, prompts=None
+        plan, documents.cluster, job, profile, trace, documents.model, seed=0, passes=PASSES, prompts=None
     )
     cycle = search.simulate(_cycle(search, written), *FEW_ROUNDS)
-    return error_of(simulate_holdout(search, cycle, cycle, FEW_ROUNDS), job, profile, trace, reward_table, seed)
+    return error_of(simulate_holdout(search, cycle, cycle, FEW_ROUNDS), job, profile, trace, reward_table, 0)
 
 
 def _cycle(search: Search, written: WrittenRounds) -> Cycle:

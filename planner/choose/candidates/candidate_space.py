@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +49,6 @@ from .solve_options import DEFAULTS, SolveOptions
 
 HostBytes = Mapping[TrainCost, tuple[float, ...]]
 """By update: host memory of a trainer rank in each phase, bytes."""
-
-NOT_COUNTED: HostBytes = MappingProxyType({})
-"""Host memory plays no part."""
 
 ROUNDING = 1e-9
 """Relative difference below which two costs are equal: sums of floats that were added in another order."""
@@ -183,7 +179,7 @@ class _Rivals:
         return beating
 
 
-def _unbeaten(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT_COUNTED) -> list[TrainCost]:
+def _unbeaten(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes) -> list[TrainCost]:
     """Updates for which no equally simple or simpler update on as many accelerators is faster, whatever is trained, and
     takes no more host memory. Ties within the error go to the simplest (ties.py), so simpler updates stay.
 
@@ -199,7 +195,7 @@ def _unbeaten(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT
     ]
 
 
-def _unbeaten_shardings(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT_COUNTED) -> list[TrainCost]:
+def _unbeaten_shardings(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes) -> list[TrainCost]:
     """As `_unbeaten`, where both kinds of round shard the model alike.
 
     Then an update may be part of the best pair although another one beats it, whose sharding is worse for the other

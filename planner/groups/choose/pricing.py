@@ -97,7 +97,6 @@ def price(
     prune_parts: bool,
     most_groups: int = 4000,
     max_steps: int = 50_000_000,
-    full: float = FULL,
 ) -> Pricing:
     """Groups with more profit than `floor`.
 
@@ -108,8 +107,6 @@ def price(
             a whole.
         most_groups: returned at most; if there are more, the floor is raised to keep the best.
         max_steps: placements tried.
-        full: share of the time that a node may be held; below `FULL` the search proves nothing, but returns what is
-            likelier to be feasible.
     """
     arrays = table.arrays
     fluid = (usd_per_hour[arrays.pool] * arrays.nodes * arrays.share).sum(axis=1)
@@ -118,7 +115,7 @@ def price(
     top = np.maximum.accumulate(np.append(0.0, values[order][::-1]))[::-1]
     prices = GroupPrices(values, usd_per_hour, fluid, np.maximum(0.0, values - least), order, top)
     classes = min(MOST_NODE_CLASSES, cap * int(arrays.nodes.sum(axis=1).max(initial=1)))
-    limits = PricingLimits(cap, prune_parts, max_steps, full)
+    limits = PricingLimits(cap, prune_parts, max_steps, FULL)
     search = PricingSearch.begin(arrays, prices, limits, floor, infeasible, most_groups, classes)
     search.run()
     (state,) = search.state

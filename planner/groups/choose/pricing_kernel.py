@@ -134,7 +134,7 @@ class GroupPrices(NamedTuple):
 
 
 class PricingLimits(NamedTuple):
-    """Limits of a search, as arguments of `pricing.price`."""
+    """Limits of a search (`pricing.price`); `full`: share of the time that a node may be held."""
 
     cap: int
     prune_parts: bool

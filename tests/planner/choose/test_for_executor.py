@@ -152,7 +152,7 @@ def test_no_update_is_left_out_that_is_part_of_a_best_pair(seed):
         for dp, tp, sp in sizes
         for tokens in (1024, 2048, 4096)
     ]
-    kept = update_layouts._unbeaten_shardings(every, False)
+    kept = update_layouts._unbeaten_shardings(every, False, {})
     assert len(kept) < len(every)
     for _ in range(50):
         short, long = ((draw.choice((0.0, 0.3, 1.0, 5.0)), draw.choice((0.0, 0.5, 4.0))) for _ in range(2))
@@ -240,7 +240,7 @@ def test_of_equal_updates_the_one_that_saves_no_memory_stays():
 
     unbeaten = update_layouts._unbeaten_shardings
     plain, offloaded, again = cost(False), cost(True), cost(False, "full")
-    assert unbeaten([offloaded, again, plain], False) == [plain]
+    assert unbeaten([offloaded, again, plain], False, {}) == [plain]
     less = {plain: (12.0,), offloaded: (8.0,), again: (12.0,)}
     assert unbeaten([offloaded, again, plain], False, less) == [offloaded], "but for host memory"
     slower = dataclasses.replace(offloaded, step_s=1.1)
