@@ -17,7 +17,7 @@ from ...costs.memory_table import JobMemory, engines_on_host
 from ...costs.round_costs import judge_factors
 from .pool_choice import ChosenPools
 from .reward_choices import no_room_for_judge
-from .solve_options import SolveOptions
+from .solve_options import DEFAULTS, SolveOptions
 
 EVERY_COUNT = 16
 """Numbers of nodes up to which each is a candidate of its own."""
@@ -27,7 +27,7 @@ def feasible_layouts(
     chosen: ChosenPools,
     job: Job,
     profile: Profile,
-    options: SolveOptions,
+    options: SolveOptions = DEFAULTS,
     judge: RewardJudge | None = None,
 ) -> tuple[dict[EngineLayout, DecodeCost], tuple[str, ...]]:
     """(costs by layout, why others were refused) on the engines' pool. Raises Infeasible when none is left.
