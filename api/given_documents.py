@@ -167,7 +167,7 @@ def lengths_input(path: Path, plan_path: Path) -> LengthsInput:
     """The entry of a length trace among the inputs of the plan at `plan_path`."""
     from ..plans.schema.plan import LengthsInput
 
-    return LengthsInput.of_file(**_named(path, plan_path))
+    return LengthsInput.model_validate(_named(path, plan_path))
 
 
 def inputs_of(

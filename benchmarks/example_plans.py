@@ -20,7 +20,7 @@ from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.solve import solve
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, job_paths, load_job
-from rlplan.plans.schema.plan import InputFile, Inputs, Plan, ProfileFile
+from rlplan.plans.schema.plan import InputFile, Inputs, LengthsInput, Plan, ProfileFile
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.plans.yaml.yaml_io import dump, load, sha256_file
 from rlplan.profiles.fitness import subject_digest
@@ -61,7 +61,7 @@ def shipped_plan(folder: Path, mode: Mode) -> Plan:
         cluster=named("cluster.yaml"),
         job=named("job.yaml"),
         profile=ProfileFile(path="profile.yaml", sha256=sha256_file(folder / "profile.yaml"), provenance="measured"),
-        lengths=named(lengths.name),
+        lengths=LengthsInput(path=lengths.name, sha256=sha256_file(lengths)),
     )
     trace = read_lengths(lengths, cap_tokens=cap)
     return solve(load_cluster(folder / "cluster.yaml"), job, profile, trace, inputs, SolveOptions(mode=mode)).plan

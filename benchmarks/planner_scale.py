@@ -37,7 +37,7 @@ from rlplan.planner.simulate.columns.whole_columns import Setting, expected_defe
 from rlplan.planner.solve import solve
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, load_job
-from rlplan.plans.schema.plan import InputFile, Inputs, ProfileFile
+from rlplan.plans.schema.plan import InputFile, Inputs, LengthsInput, ProfileFile
 from rlplan.plans.schema.predicted import Quantiles
 from rlplan.plans.yaml.yaml_io import load
 from rlplan.profiles.length_trace import LengthTrace, read_lengths
@@ -54,7 +54,7 @@ INPUTS = Inputs(
     cluster=InputFile(path="cluster.yaml", sha256="0" * 64),
     job=InputFile(path="job.yaml", sha256="0" * 64),
     profile=ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="derived"),
-    lengths=InputFile(path="lengths.jsonl", sha256="0" * 64),
+    lengths=LengthsInput(path="lengths.jsonl", sha256="0" * 64),
 )
 
 COMPARED_NODES = 64

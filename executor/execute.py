@@ -77,7 +77,8 @@ async def _execute(executions: Sequence[Execution], options: Options, watcher: W
         judge_tokenizer = load_tokenizer(paths.judge)
         asked = judge_config(job, paths.judge, settings.judge, pool, judge_tokenizer)
 
-    try_functions(job, paths, next(iter(prompts.values())))
+    row = next(iter(prompts.values()))
+    try_functions(job, paths, row.text, row.answer)
     watcher.phase("starting Ray")
     own_machine = start_ray()
     supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))

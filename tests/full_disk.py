@@ -1,7 +1,5 @@
 """A disk that is full, for tests of what writes files."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 from collections.abc import Iterator

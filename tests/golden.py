@@ -3,8 +3,6 @@
 `RLPLAN_WRITE_GOLDEN=1 pytest FILE` writes the files anew; their diff is then read like one of code.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Plans of groups as plain data, from who is in which group; and random ones, consistent in themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Journals of planned groups, as a group would write them whose jobs take other seconds than planned."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns

@@ -1,7 +1,5 @@
 """Two jobs that share nodes, as a workload and the plan that runs, and re-plans from journals of given speeds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rlplan.planner.groups.inputs.running_plan import solved_from

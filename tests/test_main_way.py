@@ -3,8 +3,6 @@
 The only engines that `make test` starts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

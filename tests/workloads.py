@@ -1,7 +1,5 @@
 """A small workload on two pools, which tests of several rooms start from or break."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 LAB = """\

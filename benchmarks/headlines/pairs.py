@@ -371,7 +371,7 @@ def plans_of(number: int, cluster: Cluster, job: Job, profile: Profile, trace: L
         cluster=InputFile(path="cluster.yaml", sha256=digest),
         job=InputFile(path="job.yaml", sha256=digest),
         profile=ProfileFile(path="profile.yaml", sha256=digest, provenance="derived"),
-        lengths=LengthsInput.of_file(path="lengths.jsonl", sha256=digest),
+        lengths=LengthsInput(path="lengths.jsonl", sha256=digest),
     )
     other_tp = job.model_copy(update={"search": job.search.model_copy(update={"tp": (1,)})})
     wanted: list[tuple[str, Mode, Job]] = [("sync", "sync", job), ("exact", "exact", job)]

@@ -15,7 +15,7 @@ from pydantic import Field
 from rlplan.plans.schema.base import Count, Name, NonNegative, Positive, Strict
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.plan import InputFile, Inputs, ProfileFile
+from rlplan.plans.schema.plan import InputFile, Inputs, LengthsInput, ProfileFile
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import load
 from rlplan.profiles.hardware import GPUS
@@ -188,12 +188,10 @@ def trace_of(case: Case, figures: Figures, rho: float) -> LengthTrace:
 
 def no_inputs() -> Inputs:
     """Placeholder for the input files of a plan: these documents are in no file."""
-
-    def file(name: str) -> InputFile:
-        return InputFile(path=name, sha256="0" * 64)
-
-    profile = ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="derived")
-    return Inputs(cluster=file("cluster.yaml"), job=file("job.yaml"), profile=profile, lengths=file("lengths.jsonl"))
+    digest = "0" * 64
+    file, lengths = InputFile(path="a.yaml", sha256=digest), LengthsInput(path="lengths.jsonl", sha256=digest)
+    profile = ProfileFile(path="profile.yaml", sha256=digest, provenance="derived")
+    return Inputs(cluster=file, job=file, profile=profile, lengths=lengths)
 
 
 class PlainPhases(Strict):

@@ -2,10 +2,10 @@
 
 `pool` is the driver's side, `process` its view of one worker, `worker` the actor;
 `judge_pool` has samples judged by a model.
-`functions` turns a job's reward into a callable (`kinds/`, `keyhunt`), and `scoring` calls it, in a process of its own:
-`sandbox` runs a response's code and the row's tests, `scoring_child`, started by `scoring_process`, calls `math` and
-`function` rewards. `charges` says whose fault a failure is. Without Ray `local_scoring` scores on this machine, and
-`audit` asks so whether a reward pays what is right.
+`functions` turns a job's reward into a callable (`kinds/`, `keyhunt`), and `scoring` calls it in a process of its own,
+`scoring_child`, which a worker starts; `sandbox` runs a response's code and the row's tests. `charges` says whose fault
+a failure is. Without Ray `local_scoring` scores on this machine, and `audit` asks so whether a reward pays what is
+right.
 
 Who is to blame decides what a failure costs. What the policy's response can cause (a wrong answer, a crash, a timeout,
 memory without end) is reward 0, never a dropped sample: dropping it would teach the policy to fail. Only what the

@@ -80,8 +80,6 @@ class ReadyReward:
 
     within: Callable[[float], RewardFunction]
     """From a deadline in seconds to the function that keeps it; one that cannot is left to the worker's alarm."""
-    deadline_s: float
-    """The longest deadline that a sample may have."""
     margin_s: float = 0.0
     """Seconds of wall time beyond the deadline after which the worker interrupts a call and blames the response."""
     notes: tuple[str, ...] = ()
@@ -89,40 +87,30 @@ class ReadyReward:
     judge_within: Callable[[float], Judge] = field(kw_only=True)
     """As `within`, to the function that also tells how it came to the reward."""
 
-    @property
-    def call(self) -> RewardFunction:
-        """The function under the longest deadline."""
-        return self.within(self.deadline_s)
-
-    @property
-    def alarm_s(self) -> float:
-        """The longest that a call may take before it is interrupted."""
-        return self.deadline_s + self.margin_s
-
 
 def resolve(config: ScorerConfig) -> ReadyReward:
     """Turn the reward section of a job into a `ReadyReward`.
 
     Raises `InputError` if the kind is unknown, the function cannot be imported or called, or a package is missing.
     """
-    reward_kind, deadline_s = config.reward_kind, config.deadline_s
+    reward_kind = config.reward_kind
     if reward_kind == "function":
         from .kinds.function_reward import own_function
 
         own = own_function(config.function, config.search_path)
-        return ReadyReward(lambda _: own, deadline_s, judge_within=lambda _: own.judge)
+        return ReadyReward(lambda _: own, judge_within=lambda _: own.judge)
     if reward_kind == "math":
         try:
             from .kinds.math_reward import judge, score
         except ImportError as error:
             raise InputError(f"reward.kind math needs math-verify ({error}); run: pip install math-verify") from error
-        return ReadyReward(lambda _: score, deadline_s, judge_within=lambda _: judge)
+        return ReadyReward(lambda _: score, judge_within=lambda _: judge)
     if reward_kind == "format":
         from .kinds.format_reward import FormatReward
 
         assert config.pattern is not None, "the job's schema demands it"
         matches = FormatReward(config.pattern)
-        return ReadyReward(lambda _: matches, deadline_s, judge_within=lambda _: matches.judge)
+        return ReadyReward(lambda _: matches, judge_within=lambda _: matches.judge)
     if reward_kind == "code":
         from .kinds.code_reward import START_S, CodeReward, probe
 
@@ -131,7 +119,5 @@ def resolve(config: ScorerConfig) -> ReadyReward:
         sandboxed = partial(
             CodeReward, memory_bytes=config.memory_bytes, packages=config.packages, partial=config.partial
         )
-        return ReadyReward(
-            sandboxed, deadline_s, START_S + 1.0, notes, judge_within=lambda within_s: sandboxed(within_s).judge
-        )
+        return ReadyReward(sandboxed, START_S + 1.0, notes, judge_within=lambda within_s: sandboxed(within_s).judge)
     raise InputError(f"reward.kind is {reward_kind!r}; use one of {', '.join(REWARD_KINDS)}")

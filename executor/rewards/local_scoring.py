@@ -1,6 +1,6 @@
 """Responses scored on this machine without Ray, each verdict with its steps: `rlplan rewards try` and `audit`.
 
-The processes that score are those of a run's workers (`scoring_process`): each response has its own deadline, and one
+The processes that score are those of a run's workers (`worker`): each response has its own deadline, and one
 that hangs, dies or takes all memory costs its process, never the responses beside it.
 """
 
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ...plans.files.prompt_rows import Prompt
 from ...plans.schema.job import Job, JobPaths, RewardSpec
@@ -22,7 +22,7 @@ from ...plans.yaml.errors import InputError, RunFailed
 from .functions import ScorerConfig
 from .kinds.function_reward import WrongReturn
 from .scoring import ScoringResult
-from .scoring_process import Row, ScoringProcess
+from .worker import RewardWorker, Row
 
 MOST_TOGETHER = 16
 """Responses that a process is handed at once: few, so that all cores have some to the end."""
@@ -74,28 +74,16 @@ def tried(job: Job, paths: JobPaths, rows: Sequence[tuple[Prompt, str]]) -> Iter
             stream.close()
 
 
-class AskedRow(Protocol):
-    """A row as a run has it."""
-
-    @property
-    def text(self) -> str:
-        """The prompt."""
-
-    @property
-    def answer(self) -> Any:
-        """The row's answer."""
-
-
-def try_functions(job: Job, paths: JobPaths, row: AskedRow) -> None:
-    """Call the job's reward functions once, with a row and its answer, before anything is started for them.
+def try_functions(job: Job, paths: JobPaths, prompt: str, answer: Any) -> None:
+    """Call the job's reward functions once, with a row's answer as the response, before anything is started for them.
 
     Raises InputError for one that cannot be called or returns no reward. One that raises or is late may do so for this
     response alone.
     """
     for part in job.reward.parts:
         if part.kind == "function":
-            response = row.answer if isinstance(row.answer, str) else ""
-            list(scored(ScorerConfig.of_part(part, paths, part.deadline_s), [(row.text, response, row.answer)]))
+            response = answer if isinstance(answer, str) else ""
+            list(scored(ScorerConfig.of_part(part, paths, part.deadline_s), [(prompt, response, answer)]))
 
 
 def _together(parts: list[tuple[RewardSpec, ScoringResult]]) -> Tried:
@@ -114,11 +102,11 @@ def scored(config: ScorerConfig, rows: Sequence[tuple[str, str, Any]]) -> Genera
     cores = max(1, min(len(os.sched_getaffinity(0)), len(rows)))
     size = max(1, min(MOST_TOGETHER, len(rows) // (4 * cores)))
     batches = [[(*row, config.deadline_s) for row in rows[at : at + size]] for at in range(0, len(rows), size)]
-    local, processes, left = threading.local(), list[ScoringProcess](), threading.Event()
+    local, processes, left = threading.local(), list[RewardWorker](), threading.Event()
 
     def score(batch: list[Row]) -> list[ScoringResult]:
         if not hasattr(local, "process"):
-            local.process = ScoringProcess(config, explains=True)
+            local.process = RewardWorker(config, explains=True)
             processes.append(local.process)
         return _all_of(local.process, batch, left)
 
@@ -149,15 +137,15 @@ TRIES = 3
 """Tries to score a response when the machine fails: a host may not let the process run."""
 
 
-def _all_of(process: ScoringProcess, batch: list[Row], left: threading.Event) -> list[ScoringResult]:
+def _all_of(process: RewardWorker, batch: list[Row], left: threading.Event) -> list[ScoringResult]:
     results: list[ScoringResult] = []
     failures = 0
     while len(results) < len(batch) and not left.is_set():
-        problem, failure = process.start()
-        if problem is not None:
-            raise InputError(problem)
-        if failure is not None:
-            raise RunFailed(f"the process that scores cannot be started: {failure}")
+        facts = process.ready()
+        if facts.problem is not None:
+            raise InputError(facts.problem)
+        if facts.failure is not None:
+            raise RunFailed(f"the process that scores cannot be started: {facts.failure}")
         for scored in process.score(batch[len(results) :], float("inf")):
             failures = failures + 1 if scored.outcome == "infra_failed" and not scored.refused else 0
             if 0 < failures < TRIES:

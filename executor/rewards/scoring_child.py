@@ -1,9 +1,10 @@
-"""The process in which `math` and `function` rewards are called; `scoring_process` starts it, nobody imports it.
+"""The process in which a reward is called; `worker` starts it, nobody imports it.
 
-(`rlplan rewards try` and `audit` have it explain each verdict, of all kinds.)
+(`rlplan rewards try` and `audit` have it explain each verdict.)
 
 It lives as long as its worker lets it, because its imports cost what a thousand calls do. What a response makes the
-function do is limited as a response's own code is (`sandbox`), as far as a function of the user's allows:
+function do is limited as a response's own code is (`sandbox`), as far as a function of the user's allows (`code` has
+its sandboxes below this process):
 
 - address space: `memory_bytes` beyond what the process has after its imports;
 - CPU seconds of each call: those of its deadline on every core that it may use; wall time is the parent's to keep;
@@ -33,7 +34,7 @@ from typing import Any
 
 from ...plans.yaml.errors import InputError
 from .functions import ReadyReward, ScorerConfig, resolve
-from .sandbox.kernel import die_with_parent, lower
+from .sandbox.kernel import die_with_parent, hides_memory, lower
 from .scoring import judge_one, score_one, where
 
 LENGTH = struct.Struct("<I")
@@ -45,7 +46,7 @@ def main(requests: int, answers: int, fields: dict[str, Any], explains: bool = F
     """Answer batches until the parent closes its end.
 
     `requests` and `answers` are file descriptors, `fields` those of a `ScorerConfig` as they come out of JSON.
-    `explains`: the answers have the steps of each verdict, too, and code is tested here as it is in a worker.
+    `explains`: the answers have the steps of each verdict, too.
     """
     config = ScorerConfig(**fields | {"packages": tuple(fields["packages"])})
     die_with_parent()
@@ -67,9 +68,11 @@ def main(requests: int, answers: int, fields: dict[str, Any], explains: bool = F
         problem = error.message
     except Exception as error:  # noqa: BLE001 - told to the parent, which ends the start with it
         failure = where(error)
-    put({"problem": problem, "failure": failure, "margin_s": scorer.margin_s if scorer else 0.0})
     if scorer is None:
+        put({"problem": problem, "failure": failure})
         return
+    up = {"margin_s": scorer.margin_s, "notes": scorer.notes, "hidden": hides_memory()}
+    put({"problem": None, "failure": None, **up})
     # Python's own handler would turn it into nothing; the default ends the process, which is meant.
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     before = address_space_bytes()

@@ -302,13 +302,17 @@ def _data(text: str) -> Any:
     """The list or object that a text writes as JSON, or as Python does; None if it is something else."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
-    for read in (json.loads, ast.literal_eval):
-        try:
-            value = read(text.strip())
-            return json.loads(json.dumps(value)) if isinstance(value, (list, dict)) else None
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            continue
+    with contextlib.suppress(ValueError):
+        return _json_or_python(text)
     return None
+
+
+def _json_or_python(text: str) -> Any:
+    """The JSON value that a text writes as JSON, or as Python does. Raises `ValueError`."""
+    for read in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            return json.loads(json.dumps(read(text.strip())))
+    raise ValueError(text)
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -340,17 +344,16 @@ def _lines(value: Any) -> str:
 def _arguments(value: Any) -> Any:
     """Arguments of a call: a list, an object by name, or text with one JSON value a line."""
     if isinstance(value, str):
-        return [_json_or_python(line) for line in value.strip().splitlines()]
+        return [_argument(line) for line in value.strip().splitlines()]
     return value if isinstance(value, (list, dict)) else [value]
 
 
-def _json_or_python(line: str) -> Any:
-    for read in (json.loads, ast.literal_eval):
-        try:
-            return json.loads(json.dumps(read(line.strip())))
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            continue
-    raise AnswerError(f"an argument is {line.strip()[:40]!r}, which is no JSON; write one JSON value a line")
+def _argument(line: str) -> Any:
+    try:
+        return _json_or_python(line)
+    except ValueError:
+        fault = f"an argument is {line.strip()[:40]!r}, which is no JSON; write one JSON value a line"
+        raise AnswerError(fault) from None
 
 
 def _result(case: dict[str, Any]) -> Any:

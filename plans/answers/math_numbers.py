@@ -6,6 +6,7 @@ The leaves of the tree that `math_reading` builds, and the tree's type.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -25,6 +26,23 @@ class Node(NamedTuple):
 
     op: str
     args: tuple[Any, ...] = ()
+
+
+def walk(part: Any) -> Iterator[Node]:
+    """A tree, or the rows of a matrix: all nodes, each before those in it."""
+    if isinstance(part, Node):
+        yield part
+    for inner in (part.args if isinstance(part, Node) else part) if isinstance(part, tuple) else ():
+        yield from walk(inner)
+
+
+def replaced(part: Any, other: Callable[[str], Node]) -> Any:
+    """A tree, or the rows of a matrix, with another node in place of each symbol, by its name."""
+    if not isinstance(part, tuple):
+        return part
+    if not isinstance(part, Node):
+        return tuple(replaced(inner, other) for inner in part)
+    return other(part.args[0]) if part.op == "sym" else Node(part.op, replaced(part.args, other))
 
 
 _BASE_WORDS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,

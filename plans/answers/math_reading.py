@@ -10,7 +10,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from .math_numbers import NUMBER_FORMS, Node, Unread, number, whole_number_form
+from .math_numbers import NUMBER_FORMS, Node, Unread, number, replaced, whole_number_form
 from .math_text import groups_joined
 
 _TOKEN = re.compile(
@@ -59,7 +59,10 @@ def read(text: str) -> Node:
     if (written := whole_number_form(text)) is not None:
         return written
     if (condition := _WHOLE.search(text)) and condition.start():
-        tree: Node = _renamed(read(text[: condition.start()]), condition["name"], "k")
+        whole = condition["name"]
+        tree: Node = replaced(
+            read(text[: condition.start()]), lambda name: Node("sym", ("k" if name == whole else name,))
+        )
         return tree
     if (modulus := _MODULUS.search(text)) and modulus.start():
         return _residue(read(text[: modulus.start()]), int(modulus[1]))
@@ -432,14 +435,6 @@ def _residue(node: Node, modulus: int) -> Node:
 
     found = tuple(map(reduced, node.args)) if node.op == "list" else (reduced(node),)
     return Node("list", (*found, Node("rel", ("=", Node("sym", ("mod",)), number(str(modulus))))))
-
-
-def _renamed(node: Any, name: str, other: str) -> Any:
-    if not isinstance(node, Node):
-        return tuple(_renamed(each, name, other) for each in node) if isinstance(node, tuple) else node
-    if node == Node("sym", (name,)):
-        return Node("sym", (other,))
-    return Node(node.op, tuple(_renamed(each, name, other) for each in node.args))
 
 
 def _negative(node: Node) -> Node:

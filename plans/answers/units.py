@@ -115,16 +115,10 @@ def _parts(unit: str) -> tuple[Fraction, Counter[str]] | None:
     return factor, Counter({name: times for name, times in spelled.items() if times})
 
 
-def is_percent(unit: str) -> bool:
-    """Whether a unit is the hundredth."""
+def is_just(unit: str, name: str) -> bool:
+    """Whether a unit is nothing but the hundredth (`%`) or the degree of an angle (`degree`)."""
     found = _parts(unit) if unit else None
-    return found is not None and dict(found[1]) == {"%": 1}
-
-
-def is_degree(unit: str) -> bool:
-    """Whether a unit is the degree of an angle."""
-    found = _parts(unit) if unit else None
-    return found is not None and dict(found[1]) == {"degree": 1}
+    return found is not None and dict(found[1]) == {name: 1}
 
 
 def factor_between(unit: str, other: str) -> Fraction | None:

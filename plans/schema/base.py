@@ -13,7 +13,9 @@ take all memory, or all day, before the user sees an error.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -79,39 +81,10 @@ def cross_errors(title: str, faults: Sequence[tuple[str, str, str]]) -> Validati
     )
 
 
-def is_none(value: object) -> bool:
-    """For `exclude_if`: a null is not written, so that documents without the key keep their bytes."""
-    return value is None
-
-
-def is_auto(value: object) -> bool:
-    """For `exclude_if`: a choice that is left to the program is not written."""
-    return value == "auto"
-
-
-def is_false(value: object) -> bool:
-    """For `exclude_if`: a switch that is off is not written."""
-    return value is False
-
-
-def is_true(value: object) -> bool:
-    """Return whether a value is True; for `exclude_if`."""
-    return value is True
-
-
-def is_zero(value: object) -> bool:
-    """Return whether a value is 0; for `exclude_if`."""
-    return value == 0
-
-
-def is_empty(value: object) -> bool:
-    """For `exclude_if`: a mapping or a list without entries is not written."""
-    return not value
-
-
-def is_one(value: object) -> bool:
-    """For `exclude_if`: a size of 1 is not written."""
-    return value == 1
+# For `exclude_if`: a value that says nothing is not written, so that documents without the key keep their bytes.
+is_none, is_false, is_true = (partial(operator.is_, value) for value in (None, False, True))
+is_zero, is_one, is_auto = (partial(operator.eq, value) for value in (0, 1, "auto"))
+is_empty = operator.not_
 
 
 def whole(value: Any) -> Any:

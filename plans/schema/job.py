@@ -381,17 +381,11 @@ def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Ite
     `to_train`: the file of prompts is needed; otherwise their number (`data.prompts`) is enough.
     """
     data = _beside(job.data.path, job_path)
-    if _folder(job.model.path, job_path) is None and not is_hub_id(job.model.path):
-        yield (
-            ("model", "path"),
-            f"no such folder: '{job.model.path}'; paths are relative to this file, a hub id is 'owner/name'",
-        )
-    for part in job.reward.parts:
-        if part.model is not None and _folder(part.model, job_path) is None and not is_hub_id(part.model):
-            yield (
-                (*job.reward.key_of(part), "model"),
-                f"no such folder: '{part.model}'; paths are relative to this file, a hub id is 'owner/name'",
-            )
+    models: list[tuple[Loc, str]] = [(("model", "path"), job.model.path)]
+    models += [((*job.reward.key_of(part), "model"), part.model) for part in job.reward.parts if part.model is not None]
+    for loc, model in models:
+        if _folder(model, job_path) is None and not is_hub_id(model):
+            yield loc, f"no such folder: '{model}'; paths are relative to this file, a hub id is 'owner/name'"
     if data is not None and os.path.isfile(data):  # noqa: PTH113 (pathlib raises for what can be no path)
         return
     if job.data.prompts is None:

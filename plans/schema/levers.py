@@ -6,7 +6,7 @@ All are optional: a job that does not name a lever gets plans without it.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -257,6 +257,35 @@ class AdaptiveTimeout(Strict):
     """The deadline is this factor times the seconds of the prompt's slowest correct answer so far."""
 
 
+def timeout_spec(deadline_s: float, adaptive: AdaptiveTimeout | None) -> TimeoutSpec:
+    """Return a job's or a plan's deadlines as both the simulated and the executed timeouts take them."""
+    if adaptive is None:
+        return TimeoutSpec(deadline_s)
+    return TimeoutSpec(deadline_s, adaptive.min_s, adaptive.anchor_factor)
+
+
+class Deadlines(Strict):
+    """Base of the sections that have a deadline for a reward, which may adapt."""
+
+    if TYPE_CHECKING:  # each section has these keys in a place and with words of its own
+        deadline_s: float
+        adaptive_timeout: AdaptiveTimeout | None
+
+    def timeout_spec(self) -> TimeoutSpec:
+        """Return the deadlines as the timeouts of a round take them."""
+        return timeout_spec(self.deadline_s, self.adaptive_timeout)
+
+    @model_validator(mode="after")
+    def _deadlines_agree(self) -> Self:
+        if self.adaptive_timeout is not None and self.adaptive_timeout.min_s > self.deadline_s:
+            raise cross_error(
+                f"adaptive_timeout.min_s is {self.adaptive_timeout.min_s:g}, above the longest deadline; write at most "
+                f"{self.deadline_s:g} (deadline_s)",
+                "adaptive_timeout.min_s",
+            )
+        return self
+
+
 class RewardJudge(Strict):
     """A model that scores the samples, beside the reward workers if there are any; what it takes is the profile's."""
 
@@ -285,29 +314,3 @@ class RewardJudge(Strict):
         if self.share is not None and self.place == "own":
             raise cross_error("is of accelerators that the engines use; remove it, or write place: beside", "share")
         return self
-
-
-def timeout_spec(deadline_s: float, adaptive: AdaptiveTimeout | None) -> TimeoutSpec:
-    """Return a job's or a plan's deadlines as both the simulated and the executed timeouts take them."""
-    if adaptive is None:
-        return TimeoutSpec(deadline_s)
-    return TimeoutSpec(deadline_s, adaptive.min_s, adaptive.anchor_factor)
-
-
-def timeout_fault(deadline_s: float, adaptive: AdaptiveTimeout | None) -> str | None:
-    """Return the fault if the shortest adaptive deadline is above the longest deadline; None otherwise."""
-    if adaptive is None or adaptive.min_s <= deadline_s:
-        return None
-    return f"is {adaptive.min_s:g}, above the longest deadline; write at most {deadline_s:g} (deadline_s)"
-
-
-def bound_fault(shortest_s: float | None, deadline_s: float, adaptive: AdaptiveTimeout | None) -> str | None:
-    """Return the fault if a job bounds deadlines that `solve` decides, and fixes them or has no room for them; None
-    otherwise."""
-    if shortest_s is None:
-        return None
-    if adaptive is not None:
-        return "is a bound for deadlines that solve decides, and adaptive_timeout fixes them; remove one of the two"
-    if shortest_s > deadline_s:
-        return f"is {shortest_s:g}, above the longest deadline; write at most {deadline_s:g} (deadline_s)"
-    return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ...rounds.round_spec import Mode
 from .base import Count, Name, NonNegative, Strict, cross_error, is_false, is_none
@@ -72,11 +72,6 @@ class LengthsInput(Strict):
     sha256: Sha256
     """SHA-256 of the file's bytes, of the table's text, or of the quantiles' text; with a scale, of both."""
 
-    @classmethod
-    def of_file(cls, path: str, sha256: str) -> LengthsInput:
-        """Return lengths that come from a file, with its digest."""
-        return cls(path=path, sha256=sha256)
-
     @property
     def file(self) -> InputFile | None:
         """The file; None without one."""
@@ -97,11 +92,6 @@ class LengthsInput(Strict):
         if self.scale is not None and self.path is not None:
             raise cross_error("has a scale beside a path; a file's lengths are taken as they are", "scale")
         return self
-
-
-def _lengths_of_file(value: object) -> object:
-    """Turn the file of a length trace into a LengthsInput; return any other value as it is."""
-    return LengthsInput.of_file(value.path, value.sha256) if isinstance(value, InputFile) else value
 
 
 class LibraryInput(Strict):
@@ -143,7 +133,7 @@ class Inputs(Strict):
     profile: ProfileFile
     """profile.yaml."""
 
-    lengths: Annotated[LengthsInput, BeforeValidator(_lengths_of_file)]
+    lengths: LengthsInput
     """Response lengths."""
 
     rewards: Annotated[LibraryInput | None, Field(exclude_if=is_none)] = None

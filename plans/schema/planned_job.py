@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from ...rounds.round_spec import Mode, RoundSpec
-from ...rounds.timeouts import TimeoutSpec
 from .base import (
     MOST_PROMPTS_PER_STEP,
     MOST_SAMPLES_PER_STEP,
     Count,
     Name,
     Strict,
-    cross_error,
     cross_errors,
     is_empty,
     is_false,
     is_none,
 )
-from .levers import AdaptiveTimeout, RewardJudge, timeout_fault, timeout_spec
+from .levers import AdaptiveTimeout, Deadlines, RewardJudge
 from .planned_rounds import Rounds, hand_over_faults, tail_faults
 from .reward_spec import MOST_PARTS, WorkerKind
 
@@ -45,7 +44,7 @@ class StepIssue(Strict):
     """n, as in the job."""
 
 
-class PooledReward(Strict):
+class PooledReward(Deadlines):
     """Reward workers of one further part of the job's reward."""
 
     kind: Annotated[WorkerKind | None, Field(exclude_if=is_none)] = None
@@ -60,19 +59,8 @@ class PooledReward(Strict):
     adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
     """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
 
-    def timeout_spec(self) -> TimeoutSpec:
-        """Return the deadlines as the timeouts of a round take them."""
-        return timeout_spec(self.deadline_s, self.adaptive_timeout)
 
-    @model_validator(mode="after")
-    def _deadlines_agree(self) -> PooledReward:
-        fault = timeout_fault(self.deadline_s, self.adaptive_timeout)
-        if fault is not None:
-            raise cross_error(f"adaptive_timeout.min_s {fault}", "adaptive_timeout.min_s")
-        return self
-
-
-class RewardPlan(Strict):
+class RewardPlan(Deadlines):
     """The reward workers. Of several parts of a reward, these are the first's that needs workers (a pattern last)."""
 
     workers: Annotated[int, Field(ge=0, le=10**12)]
@@ -93,21 +81,10 @@ class RewardPlan(Strict):
     further: dict[Name, PooledReward] = Field(default={}, max_length=MOST_PARTS, exclude_if=is_empty)
     """By name of the part: workers of the job's further parts that need some, each with a pool of its own."""
 
-    def timeout_spec(self) -> TimeoutSpec:
-        """Return the deadlines as the timeouts of a round take them."""
-        return timeout_spec(self.deadline_s, self.adaptive_timeout)
-
     @property
     def all_workers(self) -> int:
         """Worker processes of all parts."""
         return self.workers + sum(pool.workers for pool in self.further.values())
-
-    @model_validator(mode="after")
-    def _deadlines_agree(self) -> RewardPlan:
-        fault = timeout_fault(self.deadline_s, self.adaptive_timeout)
-        if fault is not None:
-            raise cross_error(f"adaptive_timeout.min_s {fault}", "adaptive_timeout.min_s")
-        return self
 
 
 class KindNorms(Strict):
@@ -221,76 +198,50 @@ class PlannedJob(Strict):
         return self
 
 
-def mode_faults(job: PlannedJob) -> list[tuple[str, str]]:
-    """Return contradictions between `job.rounds` and `job.bias.mode`, as (message, dotted field below the job)."""
+def mode_faults(job: PlannedJob) -> Iterator[tuple[str, str]]:
+    """Yield contradictions between `job.rounds` and `job.bias.mode`, as (message, dotted field below the job)."""
     mode, short, long = job.bias.mode, job.rounds.short, job.rounds.long
     p, n = job.issue.prompts_per_step, job.issue.samples_per_prompt
-    faults: list[tuple[str, str]] = []
     plain = mode in ("sync", "predict")
     if short.issue.prompts < p or (plain and short.issue.prompts != p):
-        rule = f"exactly {p}" if plain else f"at least {p}"
-        faults.append(
-            (
-                f"a short round of mode {mode} issues {rule} prompts (prompts_per_step), not {short.issue.prompts}",
-                "rounds.short.issue.prompts",
-            )
-        )
+        rule, issued = f"exactly {p}" if plain else f"at least {p}", short.issue.prompts
+        text = f"a short round of mode {mode} issues {rule} prompts (prompts_per_step), not {issued}"
+        yield text, "rounds.short.issue.prompts"
     if short.issue.samples < n or (mode != "race" and short.issue.samples != n):
-        rule = f"at least {n}" if mode == "race" else f"exactly {n}"
-        faults.append(
-            (
-                f"mode {mode} issues {rule} samples per prompt (samples_per_prompt), not {short.issue.samples}",
-                "rounds.short.issue.samples",
-            )
-        )
+        rule, issued = f"at least {n}" if mode == "race" else f"exactly {n}", short.issue.samples
+        text = f"mode {mode} issues {rule} samples per prompt (samples_per_prompt), not {issued}"
+        yield text, "rounds.short.issue.samples"
     if mode == "exact" and short.cutoff_tokens is None:
-        faults.append(("mode exact needs cutoff_tokens", "rounds.short.cutoff_tokens"))
+        yield "mode exact needs cutoff_tokens", "rounds.short.cutoff_tokens"
     if mode != "exact" and short.cutoff_tokens is not None:
-        faults.append(
-            (f"cutoff_tokens belongs to mode exact; write null for mode {mode}", "rounds.short.cutoff_tokens")
-        )
-    if mode in ("race", "defer"):
+        yield f"cutoff_tokens belongs to mode exact; write null for mode {mode}", "rounds.short.cutoff_tokens"
+    for name, kind in (("short", short), ("long", long)):
         # There who ends first is trained, so the order in which samples start would decide what is learnt from.
-        faults += [
-            (
-                f"balance belongs to modes sync, exact and predict; write null for mode {mode}",
-                f"rounds.{name}.rollout.balance",
-            )
-            for name, kind in (("short", short), ("long", long))
-            if kind is not None and kind.rollout.balance is not None
-        ]
+        if mode in ("race", "defer") and kind is not None and kind.rollout.balance is not None:
+            text = f"balance belongs to modes sync, exact and predict; write null for mode {mode}"
+            yield text, f"rounds.{name}.rollout.balance"
     if mode == "predict" and short.long_share is None:
-        faults.append(("mode predict needs long_share, between 0 and 1", "rounds.short.long_share"))
+        yield "mode predict needs long_share, between 0 and 1", "rounds.short.long_share"
     if mode != "predict" and short.long_share is not None:
-        faults.append((f"long_share belongs to mode predict; write null for mode {mode}", "rounds.short.long_share"))
+        yield f"long_share belongs to mode predict; write null for mode {mode}", "rounds.short.long_share"
     # A race over samples alone defers no prompt, so it never has a long round.
     defers = mode in ("defer", "exact", "predict") or (mode == "race" and short.issue.prompts > p)
-    if defers and long is None:
-        faults.append(
-            (f"mode {mode} defers prompts but the plan has no long round; add the section rounds.long", "rounds.long")
-        )
-    if long is not None:
-        if not defers:
-            faults.append((f"mode {mode} defers no prompt here; write long: null", "rounds.long"))
-        if long.queue is not None and (mode != "exact" or long.issue.prompts < p):
-            remedy = f"write at least {p}" if mode == "exact" else "write queue: null"
-            faults.append(
-                (
-                    f"queue belongs to mode exact and issues at least {p} prompts (prompts_per_step); {remedy}",
-                    "rounds.long.issue.prompts" if mode == "exact" else "rounds.long.queue",
-                )
-            )
-        elif long.queue is None and long.issue.prompts != p:
-            of = "a long round without a queue" if mode == "exact" else "a long round"
-            text = f"{of} trains {p} prompts (prompts_per_step), not {long.issue.prompts}"
-            faults.append((text, "rounds.long.issue.prompts"))
-        if long.issue.samples != n:
-            faults.append(
-                (
-                    f"a long round trains {n} samples per prompt (samples_per_prompt), not {long.issue.samples}",
-                    "rounds.long.issue.samples",
-                )
-            )
-        if mode != "exact" and long.issue.copies != 1:
-            faults.append((f"copies belongs to mode exact; write 1 for mode {mode}", "rounds.long.issue.copies"))
-    return faults
+    if long is None:
+        text = f"mode {mode} defers prompts but the plan has no long round; add the section rounds.long"
+        if defers:
+            yield text, "rounds.long"
+        return
+    if not defers:
+        yield f"mode {mode} defers no prompt here; write long: null", "rounds.long"
+    if long.queue is not None and (mode != "exact" or long.issue.prompts < p):
+        remedy = f"write at least {p}" if mode == "exact" else "write queue: null"
+        text = f"queue belongs to mode exact and issues at least {p} prompts (prompts_per_step); {remedy}"
+        yield text, "rounds.long.issue.prompts" if mode == "exact" else "rounds.long.queue"
+    elif long.queue is None and long.issue.prompts != p:
+        of = "a long round without a queue" if mode == "exact" else "a long round"
+        yield f"{of} trains {p} prompts (prompts_per_step), not {long.issue.prompts}", "rounds.long.issue.prompts"
+    if long.issue.samples != n:
+        text = f"a long round trains {n} samples per prompt (samples_per_prompt), not {long.issue.samples}"
+        yield text, "rounds.long.issue.samples"
+    if mode != "exact" and long.issue.copies != 1:
+        yield f"copies belongs to mode exact; write 1 for mode {mode}", "rounds.long.issue.copies"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field, model_validator
@@ -191,45 +192,29 @@ class Rounds(Strict):
     """The round for deferred prompts; null when the mode defers none."""
 
 
-def hand_over_faults(rounds: Rounds) -> list[tuple[str, str]]:
-    """Return hand-overs that leave no engine for decoding, as (message, dotted field below the job)."""
-    kinds = [("short", rounds.short)] + ([("long", rounds.long)] if rounds.long else [])
-    return [
-        (
-            f"frees {kind.hand_over.engines} of {count(kind.rollout.engines, 'engine')}, and one must go on decoding; "
-            + (f"write at most {kind.rollout.engines - 1}" if kind.rollout.engines > 1 else "write hand_over: null"),
-            f"rounds.{name}.hand_over.engines",
-        )
-        for name, kind in kinds
-        if kind.hand_over is not None and kind.hand_over.engines >= kind.rollout.engines
-    ]
+def hand_over_faults(rounds: Rounds) -> Iterator[tuple[str, str]]:
+    """Yield hand-overs that leave no engine for decoding, as (message, dotted field below the job)."""
+    for name, kind in (("short", rounds.short), ("long", rounds.long)):
+        if kind is not None and kind.hand_over is not None and kind.hand_over.engines >= kind.rollout.engines:
+            freed, engines = kind.hand_over.engines, kind.rollout.engines
+            remedy = f"write at most {engines - 1}" if engines > 1 else "write hand_over: null"
+            text = f"frees {freed} of {count(engines, 'engine')}, and one must go on decoding; {remedy}"
+            yield text, f"rounds.{name}.hand_over.engines"
 
 
-def tail_faults(rounds: Rounds) -> list[tuple[str, str]]:
-    """Return what a tail's engines cannot be, as (message, dotted field below the job)."""
+def tail_faults(rounds: Rounds) -> Iterator[tuple[str, str]]:
+    """Yield what a tail's engines cannot be, as (message, dotted field below the job)."""
     long = rounds.long
     if long is None or long.tail is None:
-        return []
+        return
     tail, rollout = long.tail, long.rollout
-    if long.hand_over is not None:
-        return [
-            (
-                "is beside rounds.long.hand_over, and engines change once in a round; write one of the two",
-                "rounds.long.tail",
-            )
-        ]
-    if tail.tp <= rollout.tp:
-        return [
-            (f"is not above TP {rollout.tp} of the round's engines; write more, or tail: null", "rounds.long.tail.tp")
-        ]
     devices = rollout.engines * rollout.tp
-    if tail.engines * tail.tp > devices:
-        most = devices // tail.tp
-        remedy = f"write at most {most}" if most else "write tail: null"
-        return [
-            (
-                f"take {tail.engines * tail.tp} devices, and the round's engines have {devices}; {remedy}",
-                "rounds.long.tail.engines",
-            )
-        ]
-    return []
+    if long.hand_over is not None:
+        text = "is beside rounds.long.hand_over, and engines change once in a round; write one of the two"
+        yield text, "rounds.long.tail"
+    elif tail.tp <= rollout.tp:
+        yield f"is not above TP {rollout.tp} of the round's engines; write more, or tail: null", "rounds.long.tail.tp"
+    elif tail.engines * tail.tp > devices:
+        remedy = f"write at most {devices // tail.tp}" if devices >= tail.tp else "write tail: null"
+        text = f"take {tail.engines * tail.tp} devices, and the round's engines have {devices}; {remedy}"
+        yield text, "rounds.long.tail.engines"

@@ -11,7 +11,7 @@ from pydantic import Field
 from ...rounds.round_spec import Mode
 from .base import Count, Name, NonNegative, Positive, Strict, is_empty, is_none, is_zero
 from .length_evidence import LengthBasis, LengthDrift
-from .predicted_limit import HardwareLimit
+from .predicted_limit import ByPhase, HardwareLimit
 
 ROUGH_ROUNDS = 32
 """Figures from fewer simulated rounds are only about right."""
@@ -127,21 +127,9 @@ class PredictedError(Strict):
         return math.hypot(self.of_costs, self.of_lengths, self.sampling)
 
 
-class StepNoise(Strict):
-    """Noise of the machine: how far the seconds of one round scatter around what its lengths give, as the profile has
-    seen it. Standard deviations of logarithms, close to relative ones; 0: not measured."""
-
-    rollout: NonNegative
-    """Noise of the rollout's seconds."""
-
-    reward_exposed: NonNegative
-    """Noise of the seconds of waiting for rewards."""
-
-    train: NonNegative
-    """Noise of the update's seconds."""
-
-    sync: NonNegative
-    """Noise of the weight transfer's seconds."""
+class StepNoise(ByPhase[NonNegative]):
+    """Noise of the machine: how far the seconds of a round's phases scatter around what its lengths give, as the
+    profile has seen it. Standard deviations of logarithms, close to relative ones; 0: not measured."""
 
 
 class PredictedBaseline(Strict):
@@ -161,20 +149,8 @@ class PredictedBaseline(Strict):
     SLO."""
 
 
-class PredictedPhases(Strict):
+class PredictedPhases(ByPhase[NonNegative]):
     """Where the mean step goes, in seconds."""
-
-    rollout: NonNegative
-    """Decoding."""
-
-    reward_exposed: NonNegative
-    """Waiting for rewards after the last token."""
-
-    train: NonNegative
-    """Gradients and update."""
-
-    sync: NonNegative
-    """Getting the new weights to the engines."""
 
 
 class RoundMemory(Strict):

@@ -3,11 +3,29 @@ calculated from (profiles/laws/hardware_peaks.py; by hand in docs/planning.md)."
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 from pydantic import Field
 
 from .base import Count, NonNegative, Positive, Strict, is_none
+
+Figure = TypeVar("Figure")
+
+
+class ByPhase(Strict, Generic[Figure]):
+    """A figure for each phase of a step."""
+
+    rollout: Figure
+    """Decoding."""
+
+    reward_exposed: Figure
+    """Waiting for rewards after the last token."""
+
+    train: Figure
+    """Gradients and update."""
+
+    sync: Figure
+    """Getting the new weights to the engines."""
 
 
 class PhaseLimit(Strict):
@@ -23,20 +41,8 @@ class PhaseLimit(Strict):
     """The one over the other: of decoding the share of the bandwidth that is used, of training the MFU."""
 
 
-class LimitPhases(Strict):
+class LimitPhases(ByPhase[PhaseLimit]):
     """The phases of the mean step. Rewards and weights are waited for, so their least is 0."""
-
-    rollout: PhaseLimit
-    """Decoding."""
-
-    reward_exposed: PhaseLimit
-    """Waiting for rewards after the last token."""
-
-    train: PhaseLimit
-    """Gradients and update."""
-
-    sync: PhaseLimit
-    """Getting the new weights to the engines."""
 
 
 class RoundLimit(Strict):

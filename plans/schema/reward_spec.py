@@ -22,9 +22,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from ...rounds.timeouts import TimeoutSpec
 from .base import Count, MemoryBytes, Name, Positive, Strict, cross_error, is_empty, is_false, is_none, is_one
-from .levers import AdaptiveTimeout, bound_fault, timeout_fault, timeout_spec
+from .levers import AdaptiveTimeout, Deadlines
 
 PLACEHOLDERS = ("prompt", "response", "answer")
 """What may stand in braces in a judge's prompt."""
@@ -184,7 +183,7 @@ Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-
 """The name of a distribution."""
 
 
-class RewardSpec(Strict):
+class RewardSpec(Deadlines):
     """How a response is scored: one value per sample, of one kind."""
 
     kind: RewardKind
@@ -265,10 +264,6 @@ class RewardSpec(Strict):
     adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
     """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
 
-    def timeout_spec(self) -> TimeoutSpec:
-        """Return the deadlines as the timeouts of a round take them."""
-        return timeout_spec(self.deadline_s, self.adaptive_timeout)
-
     @property
     def label(self) -> str:
         """Name of the part in plan, trace and report."""
@@ -317,18 +312,24 @@ class RewardSpec(Strict):
                 raise cross_error(f"{key} has no effect with kind {self.kind}; remove it{other}", key)
         if self.kind == "judge" and (self.scale is None) == (self.verdicts is None):
             raise cross_error("kind judge needs either scale, such as [0, 10], or verdicts: {good: 1, bad: 0}", "kind")
-        fault = timeout_fault(self.deadline_s, self.adaptive_timeout)
-        if fault is not None:
-            raise cross_error(f"adaptive_timeout.min_s {fault}", "adaptive_timeout.min_s")
-        fault = bound_fault(self.shortest_deadline_s, self.deadline_s, self.adaptive_timeout)
-        if fault is not None:
-            raise cross_error(fault, "shortest_deadline_s")
-        for field, text in (("pattern", pattern_fault(self.pattern)), ("prompt", prompt_fault(self.prompt)),
-                            ("scale", scale_fault(self.scale)), ("cache_tokens", self._cache_fault()),
+        for field, text in (("shortest_deadline_s", self._bound_fault()), ("pattern", pattern_fault(self.pattern)),
+                            ("prompt", prompt_fault(self.prompt)), ("scale", scale_fault(self.scale)),
+                            ("cache_tokens", self._cache_fault()),
                             ("verdicts", verdicts_fault(self.verdicts))):  # fmt: skip
             if text is not None:
                 raise cross_error(text, field)
         return self
+
+    def _bound_fault(self) -> str | None:
+        """What is wrong with a bound for deadlines that `solve` decides: they are fixed, or have no room."""
+        shortest_s, longest_s = self.shortest_deadline_s, self.deadline_s
+        if shortest_s is None:
+            return None
+        if self.adaptive_timeout is not None:
+            return "is a bound for deadlines that solve decides, and adaptive_timeout fixes them; remove one of the two"
+        if shortest_s <= longest_s:
+            return None
+        return f"is {shortest_s:g}, above the longest deadline; write at most {longest_s:g} (deadline_s)"
 
     def _cache_fault(self) -> str | None:
         if self.cache_tokens is None or self.max_tokens is None or self.cache_tokens < self.max_tokens:

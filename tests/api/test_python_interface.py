@@ -1,7 +1,5 @@
 """`from rlplan import solve, simulate, check, diff`: the results and the errors of the command line, as objects."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -1,7 +1,5 @@
 """benchmarks.suite: which faults are drawn and who catches them, which tests a change concerns, what a run took."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

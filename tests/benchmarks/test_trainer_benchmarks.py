@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("vllm")
 pytest.importorskip("accelerate")
 
 

@@ -3,8 +3,6 @@
 Tests for which the process is the point (what is imported, pipes, signals, the installed script) start one themselves.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -69,3 +67,8 @@ def refused(result, *words):
     assert lines and all(line.startswith("error: ") for line in lines), result.stderr
     for word in words:
         assert word in lines[0], lines[0]
+
+
+def without_volatile(path):
+    """The text of a plan's file without when and by what it was solved."""
+    return path.read_text().split("\nvolatile:")[0]

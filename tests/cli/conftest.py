@@ -1,7 +1,5 @@
 """Folders that were solved once, and copies of them for tests that change something."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A solve in a fraction of a second: fewer candidates, and fewer rounds of each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ What they save is the second of imports that each would begin with. Run as `pyth
 
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

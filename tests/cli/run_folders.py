@@ -1,7 +1,5 @@
 """Folders of runs that never ran: of a job with a heavy tail, and of groups of which job a decodes and job b joined."""
 
-from __future__ import annotations
-
 import json
 
 from rlplan.plans.schema.job import load_job

@@ -1,7 +1,5 @@
 """A folder with a job that was profiled and solved, which tests of commands break or change."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`rlplan check` at the command line: exit codes, several files, policies, annotations, JSON."""
 
-from __future__ import annotations
-
 import json
 
 from rlplan.plans.check.finding import Finding, annotation
@@ -10,16 +8,6 @@ from rlplan.plans.schema.site_rules import SITE_RULES_NAME, find_site_rules
 
 from .command_line import data, printed, refused, rlplan
 from .conftest import EXAMPLES
-from .solved_folder import edit
-
-
-def test_findings_are_written_as_sarif_too(groups):
-    out = groups / "out.sarif"
-    edit(groups / "workload.yaml", "slo: 1.5", "slo: 1.6")
-    for _ in range(2):  # it may be overwritten
-        found = data("check", groups / "groups.yaml", "--sarif", out, code=1)
-    results = json.loads(out.read_text())["runs"][0]["results"]
-    assert [each["ruleId"] for each in results] == [f["rule"] for f in found["files"][0]["findings"]] and results
 
 
 def test_rows_that_cannot_be_scored_are_told_in_every_format(solved):

@@ -1,7 +1,5 @@
 """The recipe of docs/ci, run as a CI job runs it: a repository with two branches, plans with their inputs on `main`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

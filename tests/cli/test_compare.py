@@ -1,7 +1,5 @@
 """`rlplan compare`: a table, a page and data of plans side by side; what it refuses, and that it writes no plan."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """`rlplan diff` as a reviewer meets it: plans that were really solved, operands from git, and bad input."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Nothing is executed here: the executor's own tests start engines.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Groups that run or ran: `rlplan apply`, `status`, `report` and `tune` on their folder, and the driver's re-plans."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Workloads and plans of groups at the command line: solved, shown, simulated, exported, and refused in one line."""
 
-from __future__ import annotations
-
 import itertools
 import json
 
@@ -12,13 +10,8 @@ from rlplan.plans.schema.groups_plan import load_groups_plan
 from rlplan.plans.yaml.errors import InputError
 
 from ..workloads import write_workload
-from .command_line import data, printed, rlplan
+from .command_line import data, printed, rlplan, without_volatile
 from .solved_folder import edit, harmed
-
-
-def without_volatile(path):
-    text = path.read_text()
-    return text[: text.index("\nvolatile:")]
 
 
 def test_a_solved_workload_keeps_every_bound_and_costs_no_more(groups):

@@ -1,7 +1,5 @@
 """`rlplan init`: an example on this machine, or with --gpus and --model a job that is planned without GPUs and data."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

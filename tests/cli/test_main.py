@@ -1,7 +1,5 @@
 """The command line itself: quick help that is a manual, one clear line for an error, exit codes, pipes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

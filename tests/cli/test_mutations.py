@@ -1,7 +1,5 @@
 """Plans that somebody broke, by chance: load, check, diff and show answer, whatever the file holds."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import shutil

@@ -1,7 +1,5 @@
 """`rlplan profile`: what is written of measurements, and what is said of them. Nothing is measured here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`rlplan refresh`: an edited plan is predicted anew into one that holds, or refused with what it breaks."""
 
-from __future__ import annotations
-
 import re
 import shutil
 
@@ -9,7 +7,7 @@ import pytest
 
 from rlplan.plans.schema.plan import load_plan
 
-from .command_line import data, printed, rlplan
+from .command_line import data, printed, rlplan, without_volatile
 from .solved_folder import edit, listing, write_profiled
 
 
@@ -25,10 +23,6 @@ def exact_once(tmp_path_factory):
 @pytest.fixture
 def exact(exact_once, tmp_path):
     return shutil.copytree(exact_once, tmp_path, dirs_exist_ok=True)
-
-
-def without_volatile(path):
-    return path.read_text().split("\nvolatile:")[0]
 
 
 def checked(path):

@@ -1,7 +1,5 @@
 """Bad input that takes more than an edit of a file: faults that are told together, and what is no file."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`rlplan report`: its text, runs that go on, died or never began, and traces that were broken by chance."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

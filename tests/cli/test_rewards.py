@@ -1,7 +1,5 @@
 """`rlplan rewards try` and `audit`: what is printed of a reward on a job's own rows, and with which exit code."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`rlplan schema`: schemas that say what the models say."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

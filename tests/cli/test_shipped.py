@@ -3,8 +3,6 @@
 What is assumed is said, counted in the error, and checked.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 

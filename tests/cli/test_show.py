@@ -1,7 +1,5 @@
 """`rlplan show`: one screen that a reviewer needs no manual for, the same as data, and files for browsers."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

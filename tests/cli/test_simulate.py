@@ -1,7 +1,5 @@
 """`rlplan simulate` as a user meets it; what it refuses is in test_refusals.py."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`rlplan solve` of one job: what it takes, writes and says, and for whom a plan is (--for executor|any)."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -21,7 +19,7 @@ from rlplan.profiles.fitness import subject_digest
 
 from ..planner.check.edits import edit as edit_keys
 from ..planner.check.edits import resign
-from .command_line import data, printed, refused, rlplan
+from .command_line import data, printed, refused, rlplan, without_volatile
 from .solved_folder import edit, harmed, sha, write_profiled
 
 EXAMPLES = Path(package.__file__).parent / "plans" / "examples"
@@ -182,10 +180,6 @@ SELECTIVE = (
     "{dp: 2, micro_batch_tokens: 128, step_s: 0.0, step_s_per_token: 1.0e-09, step_s_per_token_squared: 0.0, "
     "error: 0.01, recompute: selective}"
 )
-
-
-def without_volatile(path):
-    return path.read_text().split("\nvolatile:")[0]
 
 
 @pytest.fixture

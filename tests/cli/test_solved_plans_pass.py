@@ -1,7 +1,5 @@
 """`solve` writes no plan that `check` finds a fault in, or that `execute --dry-run` refuses on that cluster."""
 
-from __future__ import annotations
-
 import json
 import math
 import warnings

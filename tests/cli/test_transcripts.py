@@ -11,14 +11,11 @@ A command that fails must write nothing. `RLPLAN_WRITE_GOLDEN=1 pytest FILE` wri
 the diff is then read like one of code.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
 import tempfile
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -26,18 +23,11 @@ import pytest
 from rlplan.api import check_files
 from rlplan.cli.main import cli
 
+from ..corpus.outputs import Today
 from .command_line import rlplan
 from .solved_folder import harmed, listing
 
 FOLDER = Path(__file__).with_name("transcripts")
-
-
-class Today(datetime):
-    """The day on which `check` looks at profiles, whose age it tells."""
-
-    @classmethod
-    def now(cls, tz=None):
-        return cls(2026, 11, 28, tzinfo=tz)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """`rlplan tune` as a user meets it, on runs that were simulated and written as the executor writes one."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from rlplan.profiles.profile_schema import Profile
 
 from ..planner.synthetic_run import solved as documents_of
 from ..planner.synthetic_run import synthesize
-from .command_line import data, printed
+from .command_line import data, printed, without_volatile
 from .few_candidates import few_candidates
 from .run_folders import run_plan
 from .solved_folder import listing, sha
@@ -34,10 +32,6 @@ def little_is_simulated():
         for module in (column_setting, whole_columns):
             patch.setattr(module, "FEED", 768)
         yield
-
-
-def without_volatile(path):
-    return path.read_text().split("\nvolatile:")[0]
 
 
 def test_a_better_plan_is_written_once_and_then_kept(tuned):

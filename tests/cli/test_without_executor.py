@@ -1,7 +1,5 @@
 """Every command on an install of the planner alone: what the extras of the executor bring cannot be imported."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -9,8 +9,6 @@ Prints which sections of which outputs are not as stored in tests/corpus/PART.tx
 that `diff -r` of the folders of two checkouts shows what changed.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

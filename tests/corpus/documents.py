@@ -1,7 +1,5 @@
 """Documents that the corpus solves: small, written on the fly, and the same on every machine."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Plays scenarios: each output as text, cut into sections."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

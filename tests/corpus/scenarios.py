@@ -4,8 +4,6 @@ A scenario is a folder and the commands that are called in it, in order. `Ask.pa
 belongs; a scenario's outputs depend on its own folder alone.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

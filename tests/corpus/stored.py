@@ -1,7 +1,5 @@
 """Stored digests of outputs: a file a part, a line an output, with a digest of each of its sections."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

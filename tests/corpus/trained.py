@@ -12,8 +12,6 @@ What is stored was played by commit b9156048, before the house was made lighter.
 the same samples in all steps, and sync and drafts the same weights.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What the tests of docs/cluster share: the files, and stand-ins for the commands of Slurm on a path of their own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -6,8 +6,6 @@ that our manifests do not have. Of each object in the manifests, the names of al
 and the types, limits and required keys of those that do; descriptions go.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real parts that the slow tests share: Ray, a tiny random model, engines of TP 1 and 2 (whose start is the cost)."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 
@@ -90,7 +88,6 @@ def loop():
 @pytest.fixture(scope="session")
 def nodes():
     """A Ray cluster of two nodes with two devices each, on this machine; all that a test starts in it sits there."""
-    pytest.importorskip("ray")
     from benchmarks.ray_nodes import RayNodes
 
     with RayNodes([2, 2]) as cluster, pytest.MonkeyPatch.context() as patch:

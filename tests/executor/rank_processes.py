@@ -1,8 +1,6 @@
 """Ranks of a test, a process each. They are forked from a process that has imported what they all need: to import
 PyTorch and transformers takes several times as long as most ranks compute."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy

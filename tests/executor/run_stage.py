@@ -1,7 +1,5 @@
 """A real run in one process, whose engines are made up; its trainer too, in virtual time, unless a test brings one."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

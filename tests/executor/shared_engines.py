@@ -1,7 +1,5 @@
 """Engines that a whole pytest run starts once: tests decode on them, and whole runs borrow them as their own fleet."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from pathlib import Path

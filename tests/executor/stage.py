@@ -2,8 +2,6 @@
 
 Handles, their supervision, ledger and turns are real; actors and ranks answer as the test has it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 

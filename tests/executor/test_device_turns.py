@@ -1,16 +1,11 @@
 """Engines and trainers of a run take turns: in order, by the ledger's leave, and whoever fails is replaced."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("ray")
-pytest.importorskip("torch")
 
 import rlplan
 from rlplan.executor.engines.fleet import FleetConfig

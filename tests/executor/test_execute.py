@@ -1,7 +1,5 @@
 """Whole runs with real parts: killed and resumed by the command line, and with a trainer that dies."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -13,8 +11,6 @@ import sys
 import time
 
 import pytest
-
-pytest.importorskip("vllm")
 
 from rlplan.executor.rewards.pool import RewardResult
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS

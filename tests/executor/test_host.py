@@ -1,7 +1,5 @@
 """What a process knows of its host, how Ray is started on it, and what a driver imports of torch."""
 
-from __future__ import annotations
-
 import gc
 import socket
 import subprocess
@@ -10,8 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("ray")
 
 from rlplan.executor.processes import actors, host
 from rlplan.executor.processes.actors import LATE, RAY_STARTS, on_a_busy_machine

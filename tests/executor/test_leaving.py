@@ -1,13 +1,9 @@
 """Nodes that are to be taken away: what is done between two steps, and in which order; all around is fake."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("ray")
 
 from rlplan.executor.turns import Leaving
 

@@ -1,17 +1,10 @@
 """One step, as loop.py has it: what is done in which order, what its seconds are, and what its record says."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-
-from tests.rounds.driver import round_balance
-
-pytest.importorskip("torch")
-pytest.importorskip("ray")
 
 from rlplan.executor import run as runs
 from rlplan.executor.loop import step
@@ -23,6 +16,7 @@ from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.machines.events import SampleKey
 from rlplan.traces.report_state import incidents
 from rlplan.traces.run_log import read_run
+from tests.rounds.driver import round_balance
 
 from .run_stage import NumberRounds, in_a_run
 from .virtual_loop import now_s

@@ -1,15 +1,11 @@
 """What other processes hold of GPUs is told before anything starts, and the plan goes on if it fits beside them."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("ray")
 from ray._private.thirdparty import pynvml
 
 import rlplan

@@ -1,18 +1,11 @@
 """Checkpoints that are written while a run goes on, trainers that die, and runs that end meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil
 import zlib
 
 import pytest
-
-from rlplan.rounds.round_spec import RoundSpec
-
-pytest.importorskip("torch")
-pytest.importorskip("ray")
 
 from rlplan.executor.loop import checkpoint_if_due, step
 from rlplan.executor.processes.faults import ActorFailed
@@ -21,7 +14,7 @@ from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.schema.planned_job import PlannedJob
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.rounds.machines.events import Finished, Issue, Score, Scored
-from rlplan.rounds.round_spec import QueueRule
+from rlplan.rounds.round_spec import QueueRule, RoundSpec
 
 from .run_stage import NumberRounds, NumberTrainer, in_a_run, names, new_run
 from .virtual_loop import played

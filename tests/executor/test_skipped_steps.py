@@ -1,17 +1,10 @@
 """A run whose steps are not finite, or not of its engines' model: it skips, goes on, or ends with sound checkpoints."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import math
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("ray")
-pytest.importorskip("transformers")
-
 import torch
 
 from rlplan.executor.loop import step

@@ -5,8 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("ray")
-
 from rlplan.executor import speed_check as module
 from rlplan.executor.engines.engine_bench import EngineBench
 from rlplan.executor.speed_check import SpeedCheck

@@ -1,10 +1,6 @@
 """Whole runs in which groups are trained while the round's tail decodes."""
 
-from __future__ import annotations
-
 import pytest
-
-pytest.importorskip("vllm")
 
 from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.traces.run_log import TRACE, load_runs, read_run

@@ -1,15 +1,10 @@
 """Who is silent, who is started again, how often, and what an error means; all without engines."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import pickle
 
 import pytest
-
-pytest.importorskip("ray")
-
 import ray
 
 from rlplan.executor.processes.actors import UnawaitedCalls, within

@@ -1,7 +1,5 @@
 """Whole runs whose long rounds end on an engine of TP 2."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -10,8 +8,6 @@ import time
 
 import psutil
 import pytest
-
-pytest.importorskip("vllm")
 
 from rlplan.traces.report import run_report
 from rlplan.traces.run_log import TRACE, load_runs, read_run

@@ -1,7 +1,5 @@
 """How plans take turns and how runs end: what their traces say, what is checkpointed, and what signals ask for."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

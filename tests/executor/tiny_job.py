@@ -1,7 +1,5 @@
 """A job of a tiny model in a folder, and plans of it by hand: what whole runs of tests execute."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

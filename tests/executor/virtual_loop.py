@@ -1,7 +1,5 @@
 """An event loop whose clock jumps to the next timer: what waits for nothing but time costs none of it."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

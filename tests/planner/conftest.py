@@ -7,7 +7,7 @@ import numpy as np
 
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
-from rlplan.plans.schema.plan import InputFile, Inputs, ProfileFile
+from rlplan.plans.schema.plan import InputFile, Inputs, LengthsInput, ProfileFile
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.profiles.phase_schema import DecodePoint, Reward, Rollout, Spread, Train
 from rlplan.profiles.profile_schema import Machine, Profile, ProfileLengths, RoundCheck
@@ -115,7 +115,6 @@ def small_job(rollout: dict[str, Any] | None = None, **changes: Any) -> Job:
 def some_inputs() -> Inputs:
     """Names of files that no test opens."""
     profile = ProfileFile(path="profile.yaml", sha256="0" * 64, provenance="measured")
-    cluster, job, lengths = (
-        InputFile(path=name, sha256="0" * 64) for name in ("cluster.yaml", "job.yaml", "lengths.jsonl")
-    )
+    cluster, job = (InputFile(path=name, sha256="0" * 64) for name in ("cluster.yaml", "job.yaml"))
+    lengths = LengthsInput(path="lengths.jsonl", sha256="0" * 64)
     return Inputs(cluster=cluster, job=job, profile=profile, lengths=lengths)

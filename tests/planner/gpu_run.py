@@ -1,7 +1,5 @@
 """A job on one node of eight GPUs, priced by a shipped profile: one engine stands for all, one law for all updates."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rlplan.planner.what_if import Documents

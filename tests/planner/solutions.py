@@ -1,7 +1,5 @@
 """Solved jobs of the planner's tests: what several tests solve is solved once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """A run that was never executed: a plan simulated by costs and lengths that are the truth, written as the executor
 writes a run (executor/records/run_record.py), so that what tuning finds can be held against what was put in."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

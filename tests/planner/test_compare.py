@@ -1,7 +1,5 @@
 """Comparing plans, and changing documents by dotted path: what a point is, what follows a change, what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Jobs whose trainers have a pool to themselves, from job.yaml to a plan that is checked, simulated and refreshed."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Solve: what it chooses on fabricated inputs, for seconds and for dollars, that it is repeatable, how it refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

@@ -1,7 +1,5 @@
 """Each key of a job and of a cluster is read by the solver, or makes no plan stale, or is what the trace is of."""
 
-from __future__ import annotations
-
 import math
 import typing
 from collections.abc import Iterator
@@ -19,8 +17,10 @@ from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.yaml_io import dump
 
+from ..plans.conftest import models_in
 from .conftest import laptop, small_job, small_profile
 from .solutions import SMALL, solve_afresh
+from .test_whole_plans import LINKS, two_pools
 
 REWARD = {"kind": "math", "workers": 1, "deadline_s": 2.0, "adaptive_timeout": {"min_s": 0.5, "anchor_factor": 1.5}}
 FULL = {
@@ -35,14 +35,6 @@ FULL = {
 TAGS = {"kind": "format", "name": "tags", "pattern": "<a>.*", "deadline_s": 2.0}
 TOGETHER = {**FULL, "reward": [REWARD, TAGS], "placement": None}
 """Engines hand over only where trainers have no pool of their own; further parts of a reward have names."""
-
-
-def two_pools() -> Cluster:
-    """The laptop twice, with a network between the two and one within the engines'."""
-    fields = laptop().model_dump(mode="json")
-    (pool,) = fields["pools"].values()
-    links = [{"pools": pools, "stream_bytes_per_s": 1e9} for pools in (["main", "learn"], ["main", "main"])]
-    return Cluster.model_validate({**fields, "pools": {"main": pool, "learn": pool}, "links": links})
 
 
 SECTIONS = ("algorithm.importance_sampling", "algorithm.schedule")
@@ -60,13 +52,6 @@ def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str,
             yield f"{prefix}{name}", model.__name__, name
 
 
-def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in typing.get_args(annotation):
-        yield from models_in(part)
-
-
 @pytest.fixture(scope="module")
 def read() -> set[tuple[str, str]]:
     """(model, key) of all that two solves read of the documents, which were validated before."""
@@ -78,7 +63,7 @@ def read() -> set[tuple[str, str]]:
         seen.add((type(self).__name__, name))
         return object.__getattribute__(self, name)
 
-    given = [(two_pools(), small_job(SMALL, **FULL)), (laptop(), small_job(SMALL, **TOGETHER))]
+    given = [(two_pools(laptop(), links=LINKS), small_job(SMALL, **FULL)), (laptop(), small_job(SMALL, **TOGETHER))]
     with pytest.MonkeyPatch.context() as patch:
         seen.add(("Job", "objective"))  # api reads it before the solver, which has it among its options
         # It tells a reader what the job overrides, and decides nothing by it.

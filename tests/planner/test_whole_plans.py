@@ -1,7 +1,5 @@
 """Whole plans, held against files: a changed cost, choice or word is a changed line there (tests/golden.py)."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from pathlib import Path

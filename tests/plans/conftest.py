@@ -1,7 +1,5 @@
 """A folder with a whole set of documents that agree with each other; tests break one thing in it."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import hashlib

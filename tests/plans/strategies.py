@@ -1,7 +1,5 @@
 """Random documents that are consistent in themselves, for property tests of several rooms."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import HealthCheck, settings

@@ -176,7 +176,8 @@ def test_plans_that_take_turns_agree_on_what_is_started_once(documents, edits, s
     second.write_text(yaml.safe_dump(edited(documents.plan, edits)))
     with pytest.raises(InputError) as caught:
         prepare([first, second], documents.folder.path("run"), resume=False)
-    assert says in str(caught.value) and caught.value.line is not None
+    assert says in str(caught.value) and "; plans that are executed in turns" in str(caught.value)
+    assert caught.value.line is not None
     if "job.placement" in edits:
         with pytest.raises(InputError, match=r"job.placement.train_pool: there is none, not other as in second.yaml"):
             prepare([second, first], documents.folder.path("run"), resume=False)

@@ -5,8 +5,6 @@ What is pending stands in a heap. With an `order` (a seeded Random) the prioriti
 order that keeps each sample's own order; without one the clock is token time (each sample decodes one token per unit).
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 import zlib

@@ -1,7 +1,5 @@
 """Events of a run's trace, with what a test does not care about filled in."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -37,10 +37,11 @@ def probe(memory_bytes: int = MEMORY_BYTES, packages: tuple[str, ...] = ()) -> t
 
     Raises `SandboxError` if sandboxes do not work here at all, `InputError` for a package that is not installed.
     """
-    result = sandbox_of(memory_bytes, packages).run("def f(): return 1", "assert f() == 1", START_S)
+    sandbox = sandbox_of(memory_bytes, packages)
+    result = sandbox.run("def f(): return 1", "assert f() == 1", START_S)
     if not result.passed:
         raise SandboxError(f"a short program fails in the sandbox: {result.detail}")
-    return result.notes
+    return sandbox.notes
 
 
 class CodeReward:

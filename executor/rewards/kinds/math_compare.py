@@ -16,9 +16,9 @@ from fractions import Fraction
 import mpmath
 
 from ....plans.answers.gold_math import LONGEST_LATEX, Gold, parsed, typed, value
-from ....plans.answers.math_numbers import Node
+from ....plans.answers.math_numbers import Node, replaced
 from ....plans.answers.math_text import words_of
-from ....plans.answers.units import factor_between, is_degree, is_percent
+from ....plans.answers.units import factor_between, is_just
 from .math_forms import OPPOSITE, REALS, Ends, as_intervals, is_order, plain, real, variable_of
 from .math_numeric import DIGITS, NoValue, at, equal, symbols
 
@@ -129,10 +129,10 @@ def _product(gold: Gold) -> Node | None:
 
 def _same_nodes(gold: Node, unit: str, given: Node, given_unit: str) -> bool | None:
     """Whether two trees with units are one answer; None if that cannot be told."""
-    for is_unit, turned in ((is_percent, _hundredth), (is_degree, _in_degrees)):
-        if is_unit(unit) != is_unit(given_unit):
+    for name, turned in (("%", lambda node: _scaled(node, Fraction(1, 100))), ("degree", _in_degrees)):
+        if is_just(unit, name) != is_just(given_unit, name):
             # 50 %, 50 and 0.5 answer the same question.
-            pair = (turned(gold), given) if is_unit(unit) else (gold, turned(given))
+            pair = (turned(gold), given) if is_just(unit, name) else (gold, turned(given))
             return _first(_same(*each) for each in ((gold, given), pair))
     factor = factor_between(unit, given_unit)
     if factor is None:
@@ -143,10 +143,6 @@ def _same_nodes(gold: Node, unit: str, given: Node, given_unit: str) -> bool | N
 def _first(found: Iterator[bool | None]) -> bool | None:
     answers = list(found)
     return True if True in answers else False if False in answers else None
-
-
-def _hundredth(node: Node) -> Node:
-    return _scaled(node, Fraction(1, 100))
 
 
 def _in_degrees(node: Node) -> Node:
@@ -413,13 +409,7 @@ def _proportional(gold: Node, given: Node, signed: bool) -> bool | None:
         return False if symbols(two) != names else None
     # Cross-multiplied with a point, so that a constant factor drops out: f(x) g(p) = g(x) f(p).
     point = {name: Node("num", (Fraction(7 + 4 * place, 5), None)) for place, name in enumerate(sorted(names))}
-
-    def fixed(node: Node) -> Node:
-        if node.op == "sym":
-            return point.get(node.args[0], node)
-        return Node(node.op, tuple(fixed(part) if isinstance(part, Node) else part for part in node.args))
-
-    f, g = fixed(one), fixed(two)
+    f, g = (replaced(side, lambda name: point.get(name, Node("sym", (name,)))) for side in (one, two))
     if signed:
         try:
             with mpmath.workdps(DIGITS):

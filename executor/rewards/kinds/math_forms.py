@@ -25,19 +25,13 @@ def plain(node: Node) -> Node:
         return REALS
     if node.op == "rel" and node.args[0] == "in":
         return node
-    if node.op == "list":
-        node = Node("list", tuple(part for each in node.args for part in _parts_of(plain(each))))
+    if node.op in ("list", "set"):
+        node = _filled(Node(node.op, tuple(part for each in node.args for part in _parts_of(plain(each)))))
+    elif node.op == "tuple":
         node = _filled(node)
-    elif node.op in ("set", "tuple"):
-        node = _filled(
-            Node(
-                node.op,
-                tuple(part for each in node.args for part in (_parts_of(plain(each)) if node.op == "set" else [each])),
-            )
-        )
-    elif node.op == "rel" and node.args[0] == "=" and (has_op(node.args[2], "pm") or has_op(node.args[2], "mp")):
+    elif node.op == "rel" and node.args[0] == "=" and has_op(node.args[2], "pm", "mp"):
         node = Node("list", tuple(Node("rel", ("=", node.args[1], each)) for each in _both_signs(node.args[2])))
-    elif node.op not in ("rel", "chain", "interval", "union", "matrix") and (has_op(node, "pm") or has_op(node, "mp")):
+    elif node.op not in ("rel", "chain", "interval", "union", "matrix") and has_op(node, "pm", "mp"):
         node = Node("list", tuple(_both_signs(node)))
     if node.op in ("list", "set") and len(node.args) == 1:
         return node.args[0] if isinstance(node.args[0], Node) else node

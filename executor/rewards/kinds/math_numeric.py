@@ -15,7 +15,7 @@ from typing import Any
 import mpmath
 
 from ....plans.answers.gold_math import value
-from ....plans.answers.math_numbers import Node
+from ....plans.answers.math_numbers import Node, replaced, walk
 
 DIGITS, AGREED = 60, 40
 LEAST_DIGITS = 6
@@ -41,20 +41,12 @@ def _point(name: str, number: int) -> Any:
 
 def symbols(node: Node) -> frozenset[str]:
     """Names of the variables in an expression."""
-    if node.op == "sym":
-        return frozenset() if node.args[0] in _CONSTANTS else frozenset((node.args[0],))
-    found: frozenset[str] = frozenset()
-    for part in node.args:
-        if isinstance(part, Node):
-            found |= symbols(part)
-        elif isinstance(part, tuple):
-            found |= frozenset().union(*(symbols(each) for each in part))
-    return found
+    return frozenset(part.args[0] for part in walk(node) if part.op == "sym") - _CONSTANTS
 
 
-def has_op(node: Node, op: str) -> bool:
-    """Whether a part of the tree is such an operation."""
-    return node.op == op or any(isinstance(part, Node) and has_op(part, op) for part in node.args)
+def has_op(node: Node, *ops: str) -> bool:
+    """Whether a part of the tree is one of these operations."""
+    return any(part.op in ops for part in walk(node))
 
 
 def at(node: Node, values: dict[str, Any]) -> Any:
@@ -170,8 +162,7 @@ def equal(gold: Node, given: Node) -> bool | None:
     if names != others:
         if {name.lower() for name in names} != {name.lower() for name in others} or len(names) != len(others):
             return False if _closed(gold) and _closed(given) else None
-        given = _lowered(given)
-        gold = _lowered(gold)
+        given, gold = replaced(given, _lowered), replaced(gold, _lowered)
         names = symbols(gold)
     with mpmath.workdps(DIGITS):
         if not names:
@@ -187,15 +178,11 @@ def equal(gold: Node, given: Node) -> bool | None:
 
 def _closed(node: Node) -> bool:
     """Whether the tree has nothing in it but arithmetic, functions, numbers and symbols."""
-    return node.op in _ARITHMETIC.keys() | {"num", "sym", "call", "pow", "root"} and all(
-        _closed(part) for part in node.args if isinstance(part, Node)
-    )
+    return all(part.op in _ARITHMETIC.keys() | {"num", "sym", "call", "pow", "root"} for part in walk(node))
 
 
-def _lowered(node: Node) -> Node:
-    if node.op == "sym":
-        return Node("sym", (node.args[0].lower() if node.args[0][0] != "\\" else node.args[0],))
-    return Node(node.op, tuple(_lowered(part) if isinstance(part, Node) else part for part in node.args))
+def _lowered(name: str) -> Node:
+    return Node("sym", (name.lower() if name[0] != "\\" else name,))
 
 
 def _agree(one: Any, two: Any) -> bool:
@@ -210,7 +197,7 @@ def _agree(one: Any, two: Any) -> bool:
 
 def _same_function(gold: Node, given: Node, names: list[str]) -> bool | None:
     """Equal at every drawn point at which both are real (or, with an i in either, have a value)."""
-    is_complex = any(_mentions(node, "i") for node in (gold, given))
+    is_complex = any(part == Node("sym", ("i",)) for node in (gold, given) for part in walk(node))
     seen = 0
     for number in range(_POINTS):
         point = {name: _point(name, number) for name in names}
@@ -245,10 +232,6 @@ def _same_at_whole_numbers(gold: Node, given: Node, names: list[str]) -> bool:
 
 def _agree_near(one: Any, two: Any) -> bool:
     return bool(abs(one - two) <= mpmath.mpf(10) ** -AGREED * (1 + abs(one)))
-
-
-def _mentions(node: Node, name: str) -> bool:
-    return node == Node("sym", (name,)) or any(_mentions(part, name) for part in node.args if isinstance(part, Node))
 
 
 def _rounds(left: Any, gold: Node, right: Any, given: Node) -> bool:

@@ -24,11 +24,10 @@ import types
 from typing import Any
 
 from .isolation import Isolation
-from .kernel import libc, limit
+from .kernel import adopt_orphans, close_all_but, killed_by, limit
 from .plain_data import Reader, Unreadable, Writer
 from .references import assume_imports
 
-PR_SET_CHILD_SUBREAPER = 36
 MOST_BYTES = 8 << 20
 """Of what a case may write."""
 ERROR_BYTES = 4096
@@ -37,8 +36,6 @@ PART = 1 << 16
 _open = open
 STACKS = 4
 """A thread's stack takes at most this part of the memory."""
-MOST_FILES = 64
-"""Descriptors that the process may have had open before it runs a case."""
 
 
 class CaseRunner:
@@ -59,14 +56,14 @@ class CaseRunner:
         result as `plain_data` writes it.
         """
         if not self._ready:
-            libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            adopt_orphans()
             os.chdir(folder)
             self._ready = True
         if source not in self._compiled:
             try:
                 self._compiled = {source: compile(source, "solution.py", "exec", dont_inherit=True)}
             except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-                return traceback.format_exception_only(error)[-1].strip()[:500], b""
+                return last_line(error), b""
         feed = os.open(os.devnull, os.O_RDONLY) if entry else _file_of(given)
         (output, writes), (errors, tells) = os.pipe(), os.pipe()
         pid = os.fork()
@@ -117,11 +114,7 @@ class CaseRunner:
             result = os.dup(writes) if entry else -1
             for target, end in enumerate((feed, null if entry else writes, tells)):
                 os.dup2(end, target)
-            kept = (result, *self._isolation.keep())
-            for each in range(3, MOST_FILES):
-                if each not in kept:
-                    with contextlib.suppress(OSError):
-                        os.close(each)
+            close_all_but(result, *self._isolation.keep())
             self._isolation.close_in_response()
             limit(*limits, self._isolation.has("user"))
             # Programs ask for more than they use of it, as judges do not count it: it would be most of the memory.
@@ -160,7 +153,7 @@ class CaseRunner:
                 raise
         except BaseException as error:  # noqa: BLE001 - as Python does: told on standard error
             status = 1
-            _tell(_last_line(error))
+            _tell(last_line(error))
         try:
             if not entry:
                 threading._shutdown()  # type: ignore[attr-defined]
@@ -171,7 +164,7 @@ class CaseRunner:
                         held.flush()
         except BaseException as error:  # noqa: BLE001
             status = status or 120
-            _tell(_last_line(error))
+            _tell(last_line(error))
         return status
 
 
@@ -235,7 +228,8 @@ def _tell(text: object) -> None:
         os.write(2, f"{text}\n".encode(errors="replace"))
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
+    """`Type: message`, as a traceback ends."""
     try:
         return traceback.format_exception_only(error)[-1].strip()[:500]
     except BaseException:  # noqa: BLE001 - the response's own class may raise here too
@@ -304,8 +298,8 @@ def _ending(code: int, told: bytes) -> str:
         return ""
     if code == -signal.SIGXCPU:
         return "late"
-    if code < 0 and -code in signal.valid_signals():
-        return f"killed by {signal.Signals(-code).name}"
+    if killed := killed_by(code):
+        return killed
     lines = told.decode(errors="replace").strip().splitlines()
     return f"ended with code {code}" + (f": {lines[-1][:300]}" if lines else "")
 

@@ -127,13 +127,7 @@ def _call(name: str, *arguments: ast.expr) -> ast.Expr:
 
 
 def _name(call: ast.Call) -> str:
-    return (
-        call.func.id
-        if isinstance(call.func, ast.Name)
-        else call.func.attr
-        if isinstance(call.func, ast.Attribute)
-        else ""
-    )
+    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
 def _placed(node: Any, at: ast.AST) -> Any:

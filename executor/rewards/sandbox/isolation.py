@@ -18,6 +18,7 @@ from .kernel import (
     CLONE_NEWPID,
     CLONE_NEWUSER,
     PR_SET_DUMPABLE,
+    adopt_orphans,
     check,
     die_with_parent,
     drop_capabilities,
@@ -27,7 +28,6 @@ from .kernel import (
     libc,
 )
 
-PR_SET_CHILD_SUBREAPER = 36
 NOBODY = 65534
 ROOT, USER, NETWORK, IPC, FILES, PROCESSES, LANDLOCK, SIGNALS, CALLS = (
     "root", "user", "network", "ipc", "files", "processes", "landlock", "signals", "calls",
@@ -101,7 +101,7 @@ class Isolation:
         self._try(CALLS, self._set_filter)
         if self.has(PROCESSES):
             self.lacks.pop(SIGNALS, None)  # process ids of others are not to be had
-        check(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+        adopt_orphans()
         hide_memory()
 
     def new_process(self) -> int:

@@ -17,7 +17,7 @@ import struct
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 CLONE_NEWNET, CLONE_NEWIPC = 0x40000000, 0x08000000
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
+PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 3, 4, 36, 38
 CLONE_CALL = {"x86_64": 56, "aarch64": 220}
 CAPABILITY_VERSION_3 = 0x20080522
 
@@ -39,6 +39,25 @@ def die_with_parent() -> None:
     check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
+def adopt_orphans() -> None:
+    """Have what processes below this one leave behind become children of this process."""
+    check(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+
+
+def close_all_but(*kept: int) -> None:
+    """Close all descriptors but the three standard ones and these; a negative one is none."""
+    first = 3
+    for each in sorted(each for each in kept if each >= first):
+        os.closerange(first, each)
+        first = each + 1
+    os.closerange(first, 4096)
+
+
+def killed_by(code: int) -> str:
+    """`killed by SIGKILL` for the exit code of a process that a signal ended; "" for any other."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 and -code in signal.valid_signals() else ""
+
+
 def gain_no_privileges() -> None:
     """No program that this process or its children execute gets more privileges than they have."""
     check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
@@ -47,6 +66,11 @@ def gain_no_privileges() -> None:
 def hide_memory() -> None:
     """Forbid other processes of the user to trace this one and its later forks, or to read and write their memory."""
     check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
+
+
+def hides_memory() -> bool:
+    """Whether `hide_memory` was called in this process."""
+    return bool(libc.prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 0)
 
 
 def drop_capabilities() -> None:

@@ -1,8 +1,9 @@
 """How tester and response write values to each other: plain data by value, everything else by reference.
 
-A value is JSON: None, bool, int, float and str stand for themselves, all else is a list that begins with a tag. Only
-*exact* types are data; an instance of a subclass is an object, with a class of the response's that must not run in the
-tester. Reading makes nothing but the types named here, and runs no code of the sender's.
+A value is JSON: None, bool, int, float and str stand for themselves, all else is a list that begins with a tag; of data
+its parts follow (`Form`). Only *exact* types are data; an instance of a subclass is an object, with a class of the
+response's that must not run in the tester. Reading makes nothing but the types named here, and runs no code of the
+sender's.
 
 Arrays and numbers of numpy are data too, in a sandbox that has it (`use_numpy`): their type, shape and bytes.
 
@@ -13,12 +14,13 @@ written as its number, which keeps cycles and identity; and an answer can say wh
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 SCALARS = frozenset({type(None), bool, int, float, str})
 BARE_BITS = 12_000
@@ -31,11 +33,24 @@ TYPES: dict[str, Any] = {
     )
 }  # fmt: skip
 FACTORIES = ("int", "float", "str", "bool", "list", "tuple", "dict", "set")
-DATES: dict[str, Any] = {kind.__name__: kind for kind in (datetime.date, datetime.datetime, datetime.time)}
 
 
 class Unreadable(Exception):
     """What came is no value as it is described here."""
+
+
+class Form(NamedTuple):
+    """How values of one type are written: a tag, and a list of parts, each of which is a value."""
+
+    tag: str
+    parts: Callable[[Any], Iterable[Any] | None]
+    """Of a value; None if it is no data."""
+    make: Callable[..., Any]
+    """From the parts to the value; of a container that can be changed, from what was written to an empty one."""
+    fill: Callable[[Any, list[Any]], Any] | None = None
+    """Of such a container: puts the parts into a new one."""
+    holds_all: bool = False
+    """Whether parts may be other values than scalars."""
 
 
 class Writer:
@@ -57,154 +72,37 @@ class Writer:
         """The JSON of a value."""
         kind = type(value)
         if kind in SCALARS:
-            if kind is int and value.bit_length() > BARE_BITS:
-                return ["i", hex(value)]
-            return value
-        written = _WRITERS.get(kind)
-        if written is not None:
-            return written(self, value)
+            return ["i", hex(value)] if kind is int and value.bit_length() > BARE_BITS else value
+        if (number := self._numbers.get(id(value))) is not None:
+            return ["=", number]
+        form = _FORMS.get(kind)
+        parts = form.parts(value) if form else None
+        if form and parts is not None:
+            if form.fill:
+                self._number(value)
+            return [form.tag, self.many(parts)]
         name = getattr(value, "__name__", "") if kind is type else ""
-        if name and TYPES.get(name) is value:
-            return ["type", name]
-        return self._refer(value)
+        return ["type", name] if name and TYPES.get(name) is value else self._refer(value)
 
     def contents(self, value: Any) -> Any:
         """The JSON of what a numbered container holds now."""
-        return _WRITERS[type(value)](self, value, again=True)
-
-    def number_of(self, value: Any) -> int | None:
-        """The number of a container that was written before."""
-        return self._numbers.get(id(value))
+        form = _FORMS[type(value)]
+        return [form.tag, self.many(form.parts(value) or ())]
 
     def _number(self, value: Any) -> None:
         self._numbers[id(value)] = len(self.numbered)
         self.numbered.append(value)  # keeps it alive, and so its id its own
 
     def many(self, values: Iterable[Any]) -> list[Any]:
-        return [self.write(value) for value in values]
+        """The JSON of several values."""
+        listed = list(values)
+        return listed if _bare(listed) else [self.write(value) for value in listed]
 
-    def pairs(self, value: dict[Any, Any]) -> list[Any]:
-        return [[self.write(key), self.write(item)] for key, item in dict.items(value)]
 
-
-def _bare(values: Any) -> bool:
+def _bare(values: list[Any]) -> bool:
     """Whether all values stand for themselves, so that they need not be looked at one by one."""
     kinds = set(map(type, values))
     return kinds <= SCALARS and (int not in kinds or all(-(1 << 63) < v < 1 << 63 for v in values if type(v) is int))
-
-
-def _changeable(tag: str, body: Callable[[Writer, Any], list[Any]]) -> Callable[..., list[Any]]:
-    def write(writer: Writer, value: Any, again: bool = False) -> list[Any]:
-        if not again:
-            number = writer.number_of(value)
-            if number is not None:
-                return ["=", number]
-            writer._number(value)
-        return [tag, *body(writer, value)]
-
-    return write
-
-
-def _list(writer: Writer, value: Any, again: bool = False) -> list[Any]:
-    if not again:
-        number = writer.number_of(value)
-        if number is not None:
-            return ["=", number]
-        writer._number(value)
-    return ["L", value] if _bare(value) else ["l", writer.many(value)]
-
-
-def _tuple(writer: Writer, value: Any) -> list[Any]:
-    return ["T", value] if _bare(value) else ["t", writer.many(value)]
-
-
-def _date(writer: Writer, value: Any) -> list[Any]:
-    zone = getattr(value, "tzinfo", None)
-    if zone is not None and type(zone) is not datetime.timezone:
-        return writer._refer(value)
-    return ["date", type(value).__name__, value.isoformat(), getattr(value, "fold", 0)]
-
-
-def _defaultdict(writer: Writer, value: Any) -> list[Any]:
-    factory = value.default_factory
-    name = next((each for each in FACTORIES if TYPES[each] is factory), None)
-    return [writer.pairs(value), name]
-
-
-_WRITERS: dict[type, Callable[..., list[Any]]] = {
-    list: _list,
-    tuple: _tuple,
-    dict: _changeable("d", lambda w, v: [w.pairs(v)]),
-    set: _changeable("s", lambda w, v: [w.many(v)]),
-    frozenset: lambda w, v: ["f", w.many(v)],
-    bytes: lambda w, v: ["b", v.decode("latin-1")],
-    bytearray: _changeable("B", lambda w, v: [v.decode("latin-1")]),
-    complex: lambda w, v: ["c", v.real, v.imag],
-    range: lambda w, v: ["r", w.many((v.start, v.stop, v.step))],
-    slice: lambda w, v: ["slice", w.many((v.start, v.stop, v.step))],
-    type(...): lambda w, v: ["..."],
-    deque: _changeable("q", lambda w, v: [w.many(v), v.maxlen]),
-    Counter: _changeable("C", lambda w, v: [w.pairs(v)]),
-    OrderedDict: _changeable("o", lambda w, v: [w.pairs(v)]),
-    defaultdict: _changeable("D", _defaultdict),
-    Decimal: lambda w, v: ["dec", str(v)],
-    Fraction: lambda w, v: ["frac", w.write(v.numerator), w.write(v.denominator)],
-    datetime.date: _date,
-    datetime.datetime: _date,
-    datetime.time: _date,
-    datetime.timedelta: lambda w, v: ["delta", v.days, v.seconds, v.microseconds],
-    type({}.keys()): lambda w, v: ["keys", w.many(v)],
-    type({}.values()): lambda w, v: ["values", w.many(v)],
-    type({}.items()): lambda w, v: ["items", w.many(v)],
-}
-VIEWED: tuple[type, ...] = (
-    int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, Counter, OrderedDict, defaultdict, dict,
-    deque, Decimal, Fraction, datetime.datetime, datetime.date, datetime.time, datetime.timedelta,
-)  # fmt: skip
-"""Data types that a class can be derived from; the first that an object is an instance of is what it is as data."""
-
-
-_ARRAY_TYPE = re.compile(r"[<>|=][biufcSUmM]\d+(\[\d*\w+\])?", re.ASCII)
-"""Types of arrays that hold no objects and no fields."""
-_arrays: tuple[type, ...] = ()
-"""The class of arrays, where there is numpy."""
-
-
-def use_numpy(numpy: Any) -> None:
-    """From now on, arrays and scalars of numpy are data; called before anything of a response or test has run."""
-    global _arrays
-    _arrays = (numpy.ndarray,)
-
-    def array(writer: Writer, value: Any, again: bool = False) -> list[Any]:
-        if not _ARRAY_TYPE.fullmatch(value.dtype.str):
-            return writer._refer(value)
-        if not again:
-            number = writer.number_of(value)
-            if number is not None:
-                return ["=", number]
-            writer._number(value)
-        return ["array", value.dtype.str, list(value.shape), value.tobytes().decode("latin-1")]
-
-    def scalar(writer: Writer, value: Any) -> list[Any]:
-        if not _ARRAY_TYPE.fullmatch(value.dtype.str):
-            return writer._refer(value)
-        return ["number", value.dtype.str, value.tobytes().decode("latin-1")]
-
-    def read(kind: str, shape: Any, text: str) -> Any:
-        if not _ARRAY_TYPE.fullmatch(kind):
-            raise ValueError(kind)
-        return numpy.frombuffer(text.encode("latin-1"), dtype=numpy.dtype(kind)).reshape(shape).copy()
-
-    _WRITERS[numpy.ndarray] = array
-    for kind in {each for each in numpy.sctypeDict.values() if not issubclass(each, (numpy.void, numpy.object_))}:
-        _WRITERS[kind] = scalar
-    _CHANGEABLE["array"] = (lambda rest: read(*rest), lambda r, new, rest: None)
-    _FIXED["number"] = lambda r, kind, text: read(kind, (), text)[()]
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value is written as data."""
-    return type(value) in SCALARS or type(value) in _WRITERS
 
 
 class Reader:
@@ -229,43 +127,53 @@ class Reader:
             raise Unreadable("not a value")
         tag, *rest = written
         try:
-            if tag in _CHANGEABLE:
-                return self._changeable(tag, rest, into)
-            if tag in _FIXED:
-                return _FIXED[tag](self, *rest)
+            if tag in _BY_TAG:
+                return self._made(_BY_TAG[tag], into, *rest)
+            if tag in _SINGLE:
+                return _SINGLE[tag](self, *rest)
         except Unreadable:
             raise
         except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise Unreadable(f"not a value: {type(error).__name__} in {tag!r}") from None
         return self._referred(written)
 
-    def many(self, written: Any) -> list[Any]:
-        return [self.read(one) for one in written]
+    def many(self, written: list[Any]) -> list[Any]:
+        """Several values."""
+        return [one if type(one) in SCALARS else self.read(one) for one in written]
 
-    def pairs(self, written: Any) -> list[Any]:
-        return [(self.read(key), self.read(item)) for key, item in written]
-
-    def _changeable(self, tag: str, rest: list[Any], into: Any) -> Any:
-        make, fill = _CHANGEABLE[tag]
-        new = make(rest)
+    def _made(self, form: Form, into: Any, written: Any) -> Any:
+        if type(written) is not list:
+            raise Unreadable("not parts")
+        new = form.make(written) if form.fill else None
+        if form.fill and into is None:
+            self.numbered.append(new)  # before its parts, which may hold it
+        parts = self.many(written)
+        if not form.holds_all and not set(map(type, parts)) <= SCALARS:
+            raise Unreadable("not scalars")
+        if not form.fill:
+            return form.make(*parts)
+        form.fill(new, parts)
         if into is None:
-            self.numbered.append(new)
-            fill(self, new, rest)
             return new
         if type(into) is not type(new):
             raise Unreadable("a container does not change its type")
-        fill(self, new, rest)  # read whole before anything is lost
         return refill(into, new)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is written as data."""
+    return type(value) in SCALARS or type(value) in _FORMS
 
 
 def is_changeable(value: Any) -> bool:
     """Whether a value is a container that is numbered."""
-    return type(value) in (list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict, *_arrays)
+    form = _FORMS.get(type(value))
+    return form is not None and form.fill is not None
 
 
 def refill(container: Any, new: Any) -> Any:
     """Have a container hold what another of its type holds; returns it."""
-    if type(container) in _arrays:
+    if hasattr(container, "tobytes"):  # an array
         if (container.shape, container.dtype) != (new.shape, new.dtype):
             raise Unreadable("an array does not change its shape or type")
         container[...] = new
@@ -279,48 +187,116 @@ def refill(container: Any, new: Any) -> Any:
     return container
 
 
-def _scalars(written: Any) -> Any:
-    if type(written) is not list or not set(map(type, written)) <= SCALARS:
-        raise Unreadable("not scalars")
-    return written
+# ---- the types ----
 
 
-def _read_date(kind: Any, text: str, fold: int) -> Any:
-    value = kind.fromisoformat(text)
-    return value.replace(fold=1) if fold else value
+def _of_pairs(tag: str, kind: type[dict[Any, Any]]) -> Form:
+    """Of a mapping its keys and values in turns."""
+    return Form(tag, _in_turns, lambda written: kind(), _put, holds_all=True)
 
 
-_CHANGEABLE: dict[str, tuple[Callable[[Any], Any], Callable[[Reader, Any, Any], Any]]] = {
-    "L": (lambda rest: [], lambda r, new, rest: new.extend(_scalars(rest[0]))),
-    "l": (lambda rest: [], lambda r, new, rest: new.extend(r.many(rest[0]))),
-    "d": (lambda rest: {}, lambda r, new, rest: new.update(r.pairs(rest[0]))),
-    "s": (lambda rest: set(), lambda r, new, rest: new.update(r.many(rest[0]))),
-    "B": (lambda rest: bytearray(), lambda r, new, rest: new.extend(rest[0].encode("latin-1"))),
-    "q": (lambda rest: deque(maxlen=rest[1]), lambda r, new, rest: new.extend(r.many(rest[0]))),
-    "C": (lambda rest: Counter(), lambda r, new, rest: new.update(dict(r.pairs(rest[0])))),
-    "o": (lambda rest: OrderedDict(), lambda r, new, rest: new.update(r.pairs(rest[0]))),
-    "D": (
-        lambda rest: defaultdict(None if rest[1] is None else TYPES[FACTORIES[FACTORIES.index(rest[1])]]),
-        lambda r, new, rest: new.update(r.pairs(rest[0])),
+def _in_turns(mapping: dict[Any, Any]) -> Iterable[Any]:
+    return itertools.chain.from_iterable(dict.items(mapping))
+
+
+def _put(new: dict[Any, Any], parts: list[Any]) -> None:
+    new.update(dict(zip(parts[::2], parts[1::2], strict=True)))  # to a `Counter`, pairs would be what to count
+
+
+def _dated(kind: Any) -> Form:
+    def parts(value: Any) -> tuple[str, int] | None:
+        zone = getattr(value, "tzinfo", None)
+        if zone is not None and type(zone) is not datetime.timezone:
+            return None
+        return value.isoformat(), getattr(value, "fold", 0)
+
+    def make(text: str, fold: int) -> Any:
+        value = kind.fromisoformat(text)
+        return value.replace(fold=1) if fold else value
+
+    return Form(kind.__name__, parts, make)
+
+
+def _factory(name: str | None) -> Any:
+    return None if name is None else TYPES[FACTORIES[FACTORIES.index(name)]]
+
+
+_FORMS: dict[type, Form] = {
+    list: Form("l", iter, lambda written: [], list.extend, holds_all=True),
+    dict: _of_pairs("d", dict),
+    Counter: _of_pairs("C", Counter),
+    OrderedDict: _of_pairs("o", OrderedDict),
+    defaultdict: Form(
+        "D",
+        lambda v: (next((each for each in FACTORIES if TYPES[each] is v.default_factory), None), *_in_turns(v)),
+        lambda written: defaultdict(_factory(written[0])),
+        lambda new, parts: _put(new, parts[1:]),
+        holds_all=True,
     ),
+    set: Form("s", iter, lambda written: set(), set.update, holds_all=True),
+    deque: Form(
+        "q",
+        lambda v: (v.maxlen, *v),
+        lambda written: deque(maxlen=written[0]),
+        lambda new, parts: new.extend(parts[1:]),
+        holds_all=True,
+    ),
+    bytearray: Form(
+        "B", lambda v: [v.decode("latin-1")], lambda written: bytearray(), lambda new, parts: new.extend(_bytes(*parts))
+    ),
+    tuple: Form("t", iter, lambda *parts: parts, holds_all=True),
+    frozenset: Form("f", iter, lambda *parts: frozenset(parts), holds_all=True),
+    bytes: Form("b", lambda v: [v.decode("latin-1")], lambda text: _bytes(text)),
+    complex: Form("c", lambda v: (v.real, v.imag), complex),
+    range: Form("r", lambda v: (v.start, v.stop, v.step), range),
+    slice: Form("slice", lambda v: (v.start, v.stop, v.step), slice, holds_all=True),
+    type(...): Form("...", lambda v: (), lambda: ...),
+    Decimal: Form("dec", lambda v: [str(v)], Decimal),
+    Fraction: Form("frac", lambda v: (v.numerator, v.denominator), Fraction),
+    datetime.date: _dated(datetime.date),
+    datetime.datetime: _dated(datetime.datetime),
+    datetime.time: _dated(datetime.time),
+    datetime.timedelta: Form("delta", lambda v: (v.days, v.seconds, v.microseconds), datetime.timedelta),
+    type({}.keys()): Form("keys", iter, lambda *parts: dict.fromkeys(parts).keys(), holds_all=True),
+    type({}.values()): Form("values", iter, lambda *parts: dict(enumerate(parts)).values(), holds_all=True),
+    type({}.items()): Form("items", iter, lambda *parts: dict(parts).items(), holds_all=True),
 }
-_FIXED: dict[str, Callable[..., Any]] = {
-    "=": lambda r, number: r.numbered[number],
-    "i": lambda r, text: int(text, 16),
-    "T": lambda r, items: tuple(_scalars(items)),
-    "t": lambda r, items: tuple(r.many(items)),
-    "f": lambda r, items: frozenset(r.many(items)),
-    "b": lambda r, text: text.encode("latin-1"),
-    "c": lambda r, real, imag: complex(real, imag),
-    "r": lambda r, items: range(*r.many(items)),
-    "slice": lambda r, items: slice(*r.many(items)),
-    "...": lambda r: ...,
-    "dec": lambda r, text: Decimal(text),
-    "frac": lambda r, top, bottom: Fraction(r.read(top), r.read(bottom)),
-    "date": lambda r, kind, text, fold: _read_date(DATES[kind], text, fold),
-    "delta": lambda r, *parts: datetime.timedelta(*parts),
-    "keys": lambda r, items: dict.fromkeys(r.many(items)).keys(),
-    "values": lambda r, items: dict(enumerate(r.many(items))).values(),
-    "items": lambda r, items: dict(r.many(items)).items(),
-    "type": lambda r, name: TYPES[name],
+_BY_TAG = {form.tag: form for form in _FORMS.values()}
+_SINGLE: dict[str, Callable[..., Any]] = {
+    "=": lambda reader, number: reader.numbered[number],
+    "i": lambda reader, text: int(text, 16),
+    "type": lambda reader, name: TYPES[name],
 }
+VIEWED: tuple[type, ...] = (
+    int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, Counter, OrderedDict, defaultdict, dict,
+    deque, Decimal, Fraction, datetime.datetime, datetime.date, datetime.time, datetime.timedelta,
+)  # fmt: skip
+"""Data types that a class can be derived from; the first that an object is an instance of is what it is as data."""
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("latin-1")
+
+
+_ARRAY_TYPE = re.compile(r"[<>|=][biufcSUmM]\d+(\[\d*\w+\])?", re.ASCII)
+"""Types of arrays that hold no objects and no fields."""
+
+
+def use_numpy(numpy: Any) -> None:
+    """From now on, arrays and scalars of numpy are data; called before anything of a response or test has run."""
+
+    def parts(value: Any) -> tuple[Any, ...] | None:
+        if not _ARRAY_TYPE.fullmatch(value.dtype.str):
+            return None
+        return value.dtype.str, value.tobytes().decode("latin-1"), *value.shape
+
+    def read(kind: str, text: str, *shape: int) -> Any:
+        if not _ARRAY_TYPE.fullmatch(kind):
+            raise ValueError(kind)
+        return numpy.frombuffer(_bytes(text), dtype=numpy.dtype(kind)).reshape(shape).copy()
+
+    array = Form("array", parts, lambda written: read(*written), lambda new, parts: None)
+    number = Form("number", parts, lambda kind, text: read(kind, text)[()])
+    kinds = {each for each in numpy.sctypeDict.values() if not issubclass(each, (numpy.void, numpy.object_))}
+    _FORMS.update({numpy.ndarray: array, **dict.fromkeys(kinds, number)})
+    _BY_TAG.update(array=array, number=number)

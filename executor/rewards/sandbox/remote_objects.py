@@ -21,9 +21,11 @@ that is written so leaves the decision to the response.
 
 from __future__ import annotations
 
+import copy
 import datetime
 import operator
 import re
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -76,22 +78,8 @@ def _exit(manager: Any, error: BaseException | None) -> Any:
 
 
 def _warn(text: str, category: Any) -> None:
-    import warnings
-
     known = isinstance(category, type) and issubclass(category, Warning)
     warnings.warn(str(text), category if known else UserWarning, stacklevel=2)
-
-
-def _copy(value: Any) -> Any:
-    import copy
-
-    return copy.copy(value)
-
-
-def _deepcopy(value: Any) -> Any:
-    import copy
-
-    return copy.deepcopy(value)
 
 
 def view(value: Any) -> Any:
@@ -116,7 +104,7 @@ _EXACT: dict[type, str] = {int: "__int__", float: "__float__", complex: "__compl
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, args, kwargs: function(*args, **kwargs),
     "getattr": getattr, "setattr": setattr, "delattr": delattr, "isinstance": isinstance, "issubclass": issubclass,
-    "view": view, "await": _await, "exit": _exit, "copy": _copy, "deepcopy": _deepcopy, "warn": _warn,
+    "view": view, "await": _await, "exit": _exit, "copy": copy.copy, "deepcopy": copy.deepcopy, "warn": _warn,
     **{name: getattr(operator, name) for name in (*BINARY, *COMPARISONS)}, **UNARY,
 }  # fmt: skip
 """What is done for the other side with an object of ours, by name."""

@@ -13,12 +13,11 @@ import os
 import socket
 import sys
 import threading
-import traceback
 import types
 import warnings
 from typing import Any
 
-from .case_runs import CaseRunner
+from .case_runs import CaseRunner, last_line
 from .isolation import Isolation
 from .kernel import limit
 from .link import LinkLost, ProcessLink
@@ -47,7 +46,7 @@ def run(channel: socket.socket, isolation: Isolation) -> None:
         except SystemExit as error:
             return f"SystemExit: {error.code} before the tests ended", {}
         except BaseException as error:  # noqa: BLE001 - whatever the response raises is its answer
-            return _last_line(error), {}
+            return last_line(error), {}
         if os.getpid() != process:
             os._exit(1)  # a copy that the response forked answers nobody
         defined = [(name, value) for name, value in module.__dict__.items() if _is_own(value)]
@@ -122,11 +121,3 @@ def _standard_name(value: Any, name: str) -> str:
         module = str(getattr(value, "__module__", ""))
         return module if module not in ("solution", "builtins", "__main__") else ""
     return ""
-
-
-def _last_line(error: BaseException) -> str:
-    """`Type: message`, as a traceback ends."""
-    try:
-        return traceback.format_exception_only(error)[-1].strip()[:500]
-    except BaseException:  # noqa: BLE001 - the response's own class may raise here too
-        return type(error).__name__

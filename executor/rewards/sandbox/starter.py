@@ -1,10 +1,11 @@
 """The process that forks a tester for each sample. It runs nothing of responses or tests, and reads neither.
 
-`python -I -S -B -c BOOT PACKAGE SOCKET FOLDER WITHOUT FILES`: SOCKET is the descriptor of a
+`python -I -S -B -c BOOT PACKAGE SOCKET FOLDER WITHOUT FILES BYTES`: SOCKET is the descriptor of a
 socket to the worker that keeps messages apart, FOLDER a new folder, WITHOUT the parts of the isolation to leave out,
-separated by commas, FILES the files of the stated packages by name, as JSON. It writes one JSON message at once:
+separated by commas, FILES the files of the stated packages by name, as JSON, BYTES the memory that a tester and all
+below it may take. It writes one JSON message at once:
 `{"notes": […], "lacks": {part: why}}`, or `{"failure": why}`.
-Then it takes requests: `{"start": n, "runs": m, "memory_bytes": …}` with one more socket, on which the tester of
+Then it takes requests: `{"start": n, "runs": m}` with one more socket, on which the tester of
 sample n and the worker talk, while sample m is tested; `{"kill": n}`. It writes `{"ended": n, "why": text}` when a
 tester has ended: why it was ended here, if it was.
 
@@ -46,7 +47,7 @@ BUFFER_BYTES = 212_992
 """What one socket may hold where the kernel does not tell; that is no process's memory."""
 
 
-def main(control: int, folder: str, without: str, files: str) -> None:
+def main(control: int, folder: str, without: str, files: str, memory_bytes: str) -> None:
     """Serve the worker until it closes its end."""
     worker = socket.socket(fileno=control)
     try:
@@ -65,7 +66,7 @@ def main(control: int, folder: str, without: str, files: str) -> None:
     gc.collect()
     gc.freeze()
     worker.sendall(json.dumps({"notes": isolation.notes(), "lacks": isolation.lacks}).encode())
-    Starter(worker, isolation).serve()
+    Starter(worker, isolation, int(memory_bytes)).serve()
 
 
 def _warm_packages(files: dict[str, str], folder: str) -> None:
@@ -90,11 +91,10 @@ def _warm_packages(files: dict[str, str], folder: str) -> None:
 class Starter:
     """The testers that run now."""
 
-    def __init__(self, worker: socket.socket, isolation: Isolation) -> None:
-        self._worker, self._isolation = worker, isolation
+    def __init__(self, worker: socket.socket, isolation: Isolation, most_bytes: int) -> None:
+        self._worker, self._isolation, self._most_bytes = worker, isolation, most_bytes
         self._pids: dict[int, int] = {}
         self._ends: dict[int, int] = {}
-        self._most_bytes: dict[int, int] = {}
         self._why: dict[int, str] = {}
         self._cleaners: set[int] = set()
         self._runs = 0
@@ -115,8 +115,8 @@ class Starter:
                 below = [*self._below(self._pids[number]), *self._strays()]
                 if len(below) > MOST_PROCESSES:
                     self._too_many(number, f"started more than {MOST_PROCESSES} processes")
-                elif self._bytes_of([self._pids[number], *below]) > self._most_bytes[number]:
-                    self._too_many(number, f"its processes took more than {self._most_bytes[number]} bytes together")
+                elif self._bytes_of([self._pids[number], *below]) > self._most_bytes:
+                    self._too_many(number, f"its processes took more than {self._most_bytes} bytes together")
 
     def _take(self) -> bool:
         """Carry out one request; False if the worker is gone."""
@@ -126,12 +126,12 @@ class Starter:
         request = json.loads(text)
         if "start" in request:
             self._runs = int(request["runs"])
-            self._start(int(request["start"]), int(request["memory_bytes"]), sockets[0])
+            self._start(int(request["start"]), sockets[0])
         elif int(request["kill"]) in self._pids:
             self._kill(int(request["kill"]))
         return True
 
-    def _start(self, number: int, memory_bytes: int, wire: int) -> None:
+    def _start(self, number: int, wire: int) -> None:
         try:
             pid = self._isolation.new_process()
         except OSError as error:
@@ -144,7 +144,6 @@ class Starter:
         os.close(wire)
         self._pids[number] = pid
         self._ends[os.pidfd_open(pid)] = number
-        self._most_bytes[number] = memory_bytes
 
     def _too_many(self, number: int, why: str) -> None:
         self._why[number] = why
@@ -156,7 +155,6 @@ class Starter:
     def _reap(self, end: int) -> None:
         number = self._ends.pop(end)
         os.close(end)
-        del self._most_bytes[number]
         os.waitpid(self._pids.pop(number), 0)
         if not self._isolation.has("processes"):
             self._kill_orphans()

@@ -29,7 +29,7 @@ from typing import Any
 from . import link, response
 from .case_runs import cpu_seconds, read_result
 from .isolation import Isolation
-from .kernel import die_with_parent, limit
+from .kernel import close_all_but, die_with_parent, killed_by, limit
 from .plain_data import Unreadable, is_plain
 from .references import BoundNames, Names, SolutionModule, is_shared
 from .script_tests import FILE, BadTests, Script, line_of
@@ -50,7 +50,7 @@ def run(wire: int, number: int, isolation: Isolation) -> None:
         die_with_parent()
         os.setpgid(0, 0)
         worker = socket.socket(fileno=wire)
-        _close_all_but(wire, *isolation.keep())
+        close_all_but(wire, *isolation.keep())
         isolation.new_file_system()
         isolation.close_in()
         ours, theirs = socket.socketpair()
@@ -282,7 +282,7 @@ def _become_response(channel: socket.socket, isolation: Isolation) -> None:
     try:
         os.setpgid(0, 0)  # a signal to its own process group reaches nobody else
         die_with_parent()
-        _close_all_but(channel.fileno(), *isolation.keep())
+        close_all_but(channel.fileno(), *isolation.keep())
         null = os.open(os.devnull, os.O_RDWR)
         for standard in range(3):
             os.dup2(null, standard)
@@ -302,9 +302,7 @@ def _ending(pid: int, lost: str) -> dict[str, Any]:
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGXCPU:
         return {"detail": "used up its CPU seconds", "timed_out": True}
-    if code < 0 and -code in signal.valid_signals():
-        return {"detail": f"killed by {signal.Signals(-code).name}", "timed_out": False}
-    return {"detail": f"ended with code {code} before the tests did", "timed_out": False}
+    return {"detail": killed_by(code) or f"ended with code {code} before the tests did", "timed_out": False}
 
 
 def _whole(channel: socket.socket) -> bytes:
@@ -313,14 +311,6 @@ def _whole(channel: socket.socket) -> bytes:
     while part := channel.recv(1 << 20):
         parts.append(part)
     return b"".join(parts)
-
-
-def _close_all_but(*kept: int) -> None:
-    first = 3
-    for each in sorted(kept):
-        os.closerange(first, each)
-        first = max(first, each + 1)
-    os.closerange(first, 4096)
 
 
 # ---- whether what a response printed or returned is what the row wants ----
@@ -396,11 +386,7 @@ def _same(found: Any, wanted: Any, tolerance: Tolerance) -> bool:
 
 def _key(key: Any) -> str:
     """A key as JSON writes it."""
-    return (
-        {True: "true", False: "false", None: "null"}.get(key, str(key))
-        if isinstance(key, (bool, type(None)))
-        else str(key)
-    )
+    return json.dumps(key) if isinstance(key, (bool, type(None))) else str(key)
 
 
 _SCALARS = (type(None), bool, int, float, str)

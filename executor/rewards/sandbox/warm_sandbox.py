@@ -62,10 +62,6 @@ class SandboxRun:
     """The program was stopped for its time, wall or CPU."""
     detail: str
     """One line: the exception, signal or deadline that ended it; empty if it passed."""
-    notes: tuple[str, ...]
-    """What this host does not permit the sandbox to do."""
-    seconds: float
-    """Wall time, the sandbox's start included."""
     tests_passed: int = 0
     """Tests or cases that ran to their end and held, as the tester counted them."""
     tests: int = 0
@@ -117,12 +113,12 @@ class WarmSandbox:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, tempfile.TemporaryFile() as errors:
             arguments = [str(Path(__file__).parent), str(theirs.fileno()), self._folder, ",".join(self._without)]
-            arguments.append(json.dumps(self._files))
+            arguments += [json.dumps(self._files), str(self._memory_bytes)]
             self._process = subprocess.Popen(
                 [os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", BOOT, *arguments],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env={}, cwd="/",
                 pass_fds=(theirs.fileno(),),
-                process_group=0,  # and no session: see scoring_process
+                process_group=0,  # and no session: see worker
             )  # fmt: skip
             theirs.close()
             told = self._next(began + START_S)
@@ -144,7 +140,6 @@ class WarmSandbox:
 
         Raises `SandboxError` if the sandbox fails, `RowError` if these tests cannot be run, whatever the response.
         """
-        began = time.monotonic()
         try:
             tests = code_tests(tests) if isinstance(tests, str) else tests
         except AnswerError as error:
@@ -155,8 +150,9 @@ class WarmSandbox:
         seat = self._spares.pop(0) if self._spares else self._ask_for_one()
         with seat.wire as wire:
             try:
-                if (first := _line(wire, began + START_S)) != b"up\n":
-                    raise SandboxError(f"sandbox did not start within {START_S:g} s: {first.decode() or 'no message'}")
+                if (first := _read(wire, time.monotonic() + START_S, line=True)) != b"up\n":
+                    told = (first or b"").decode() or "no message"
+                    raise SandboxError(f"sandbox did not start within {START_S:g} s: {told}")
                 limits = {"cpu_s": math.ceil(deadline_s) + 1, "memory_bytes": self._memory_bytes}
                 job = {"response": source, **_as_job(tests), "go_on": go_on, "deadline_s": deadline_s, **limits,
                        "file_bytes": FILE_BYTES}  # fmt: skip
@@ -182,8 +178,6 @@ class WarmSandbox:
             passed=passed,
             timed_out=bool(verdict["timed_out"]),
             detail="" if passed else detail or "no test ran",
-            notes=self.notes,
-            seconds=time.monotonic() - began,
             tests_passed=count,
             tests=total,
         )
@@ -198,11 +192,9 @@ class WarmSandbox:
                 self.close()
                 raise SandboxError(f"the sandbox's starter does not answer within {START_S:g} s")
             self._ended[told["ended"]] = told["why"]
-        if why := self._ended.pop(number):
-            return {"passed": 0, "total": 0, "timed_out": False, "detail": why}
-        if late:
-            return {"passed": 0, "total": 0, "timed_out": True, "detail": f"still running after its {deadline_s:g} s"}
-        return {"passed": 0, "total": 0, "timed_out": False, "detail": "its tests ended without a verdict"}
+        why = self._ended.pop(number)
+        otherwise = f"still running after its {deadline_s:g} s" if late else "its tests ended without a verdict"
+        return {"passed": 0, "total": 0, "timed_out": late and not why, "detail": why or otherwise}
 
     def close(self) -> None:
         """End the starter and all below it; may be called twice."""
@@ -228,9 +220,7 @@ class WarmSandbox:
         self._number += 1
         wire, theirs = socket.socketpair()
         with theirs:
-            request = json.dumps(
-                {"start": self._number, "runs": runs or self._number, "memory_bytes": self._memory_bytes}
-            ).encode()
+            request = json.dumps({"start": self._number, "runs": runs or self._number}).encode()
             socket.send_fds(self._control, [request], [theirs.fileno()])
         return _Seat(self._number, wire)
 
@@ -262,33 +252,25 @@ def _as_job(tests: CodeTests) -> dict[str, Any]:
     return job
 
 
-def _line(wire: socket.socket, until: float) -> bytes:
-    """The first line that a tester writes; what there is of it if it ends, or writes none before the time `until`."""
-    line = b""
-    while not line.endswith(b"\n"):
-        if not select.select([wire], [], [], max(0.0, until - time.monotonic()))[0]:
-            break
-        part = wire.recv(4096)
-        if not part:
-            break
-        line += part
-    return line
-
-
-def _verdict(wire: socket.socket, until: float) -> dict[str, Any] | None:
-    """What the tester says before the time `until`; None if nothing."""
+def _read(wire: socket.socket, until: float, line: bool = False) -> bytes | None:
+    """What a tester writes until it ends, or its first `line`; None if that does not come before the time `until`."""
     text = b""
-    while select.select([wire], [], [], max(0.0, until - time.monotonic()))[0]:
+    while not (line and text.endswith(b"\n")):
+        if not select.select([wire], [], [], max(0.0, until - time.monotonic()))[0]:
+            return None
         part = wire.recv(1 << 16)
         if not part:
             break
         text += part
-    else:
-        return None
+    return text
+
+
+def _verdict(wire: socket.socket, until: float) -> dict[str, Any] | None:
+    """What the tester says before the time `until`; None if nothing, or if it was killed while it wrote."""
     try:
-        verdict: dict[str, Any] = json.loads(text)
+        verdict: dict[str, Any] = json.loads(_read(wire, until) or b"")
     except ValueError:
-        return None  # the tester was killed while it wrote
+        return None
     return verdict
 
 

@@ -1,14 +1,9 @@
 """A real engine that drafts from history: what it writes is what it would have written without."""
 
-from __future__ import annotations
-
 import asyncio
 
-import pytest
-
-pytest.importorskip("vllm")
-
 import numpy as np
+import pytest
 
 from rlplan.executor.drafts.draft_messages import PromptHistory
 from rlplan.executor.engines.fleet import Fleet, FleetConfig

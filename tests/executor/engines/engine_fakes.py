@@ -1,7 +1,5 @@
 """An engine's actor as its handle sees it, in this process; what it says, and when it dies, the test decides."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from concurrent.futures import Future

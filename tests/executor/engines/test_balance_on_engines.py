@@ -1,12 +1,6 @@
 """Rounds that are balanced by history on two real engines."""
 
-from __future__ import annotations
-
 import pytest
-
-from tests.rounds.driver import round_balance
-
-pytest.importorskip("vllm")
 
 from rlplan.executor.rollout.round_lever import BalancedRound
 from rlplan.executor.rollout.round_runner import RoundOptions
@@ -15,6 +9,7 @@ from rlplan.rounds.balancing.length_estimates import Expected, Recorded
 from rlplan.rounds.balancing.longest_first import Balance
 from rlplan.rounds.machines.race import RaceRound
 from rlplan.rounds.seeds import RoundSeeds
+from tests.rounds.driver import round_balance
 
 from .test_engines import PROMPTS, load, runner
 

@@ -1,16 +1,11 @@
 """The engine's actor and its requests, around an AsyncLLM of the test: what vLLM is told, and what engines tell."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("ray")
 
 from rlplan.executor.drafts.draft_messages import DraftReport, PromptHistory
 from rlplan.executor.engines import engine as engine_module

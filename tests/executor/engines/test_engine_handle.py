@@ -1,12 +1,8 @@
 """Engines that die, hang and come back, as fleet and rounds see it; the engines are fakes, all else is real."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
-
-pytest.importorskip("ray")
 
 from rlplan.executor.engines import engine_handle
 from rlplan.executor.engines.engine_handle import CLOSE_S, EngineBack, EngineDied

@@ -1,7 +1,5 @@
 """Real vLLM engines behind real Ray actors: rollout on TP 1 and 2, abort, weight updates, death."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -11,11 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
-from rlplan.rounds.balancing.placement import BLOCK_TOKENS
-
-pytest.importorskip("vllm")
-
 from rlplan.executor.engines.engine_handle import EngineEvents
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.rollout.prompts import PromptText
@@ -23,6 +16,8 @@ from rlplan.executor.rollout.round_runner import RoundOptions, RoundRunner
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.simulate.reference_round import RoundLengths, simulate_round
+from rlplan.plans.schema.levers import EngineLayout, RoundPrefix
+from rlplan.rounds.balancing.placement import BLOCK_TOKENS
 from rlplan.rounds.machines.events import SampleKey
 from rlplan.rounds.machines.exact import ExactQueueRound, ExactShortRound
 from rlplan.rounds.machines.outcome import Fate
@@ -162,33 +157,6 @@ def test_what_an_engine_received_has_the_checksums_of_what_was_sent(fleet, loop,
     path = tiny_model / "model.safetensors"
     received = loop.run_until_complete(load(fleet, EngineLayout(2, 1), path, "sums"))[0]
     assert received == {name: tensor_checksum(tensor) for name, tensor in load_file(path).items()}
-
-
-def test_a_sleeper_decodes_after_its_weights_came_and_its_cache_woke(fleet, loop, tiny_model):
-    layout, path = EngineLayout(1, 1), tiny_model / "model.safetensors"
-    (engine,) = fleet.engines(layout)
-
-    async def refused(call, why):
-        with pytest.raises(Exception, match=why):
-            await call
-
-    async def body():
-        await load(fleet, layout, path, "before")
-        before = await decode(fleet, layout, "before", [greedy("awake")])
-        await engine.sleep()
-        await refused(engine.submit([greedy("asleep")], "before"), "while its weights, kv_cache sleep")
-        await refused(engine.load(str(path), "after", False), "memory of its weights is asleep")
-        await refused(engine.wake("kv_cache"), "kv_cache cannot wake")
-        await engine.wake("weights")
-        await refused(engine.wake("kv_cache"), "kv_cache cannot wake")
-        await load(fleet, layout, path, "after")
-        await refused(engine.submit([greedy("no cache")], "after"), "while its kv_cache sleep")
-        await engine.wake("kv_cache")
-        after = await decode(fleet, layout, "after", [greedy("awake again")])
-        assert after["awake again"].tokens == before["awake"].tokens
-        assert engine.alive, "a call out of order is refused, and costs no engine"
-
-    loop.run_until_complete(body())
 
 
 def test_a_seeded_sample_is_the_same_alone_and_in_company(fleet, loop, tiny_model):

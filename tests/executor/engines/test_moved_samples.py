@@ -1,13 +1,9 @@
 """Samples that one real engine begins and another goes on with, by the same weights."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 
 import pytest
-
-pytest.importorskip("vllm")
 
 from rlplan.executor.engines.messages import Request
 from rlplan.plans.schema.levers import EngineLayout

@@ -14,9 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 from rlplan.executor.engines import runner_patches

@@ -1,7 +1,5 @@
 """Whether a start makes progress, and that nothing that an actor started outlives it; all without engines."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
@@ -11,8 +9,6 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-
-pytest.importorskip("ray")
 
 from rlplan.executor.engines import engine_watch
 from rlplan.executor.engines.engine_watch import Children

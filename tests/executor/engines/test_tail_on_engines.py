@@ -1,19 +1,13 @@
 """A round that begins on two real engines of TP 1 and ends on one of TP 2, by the same weights."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
 
-from rlplan.plans.schema.levers import RoundTail
-
-pytest.importorskip("vllm")
-
 from rlplan.executor.memory.device_turns import DeviceTurns
 from rlplan.executor.rollout.engine_change import round_tail
 from rlplan.executor.rollout.round_runner import RoundOptions
-from rlplan.plans.schema.levers import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout, RoundTail
 from rlplan.rounds.device_ledger import Device, DeviceLedger, Holder
 from rlplan.rounds.machines.race import RaceRound
 from rlplan.rounds.seeds import RoundSeeds

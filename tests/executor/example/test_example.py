@@ -1,7 +1,5 @@
 """The demo's task, its reward and its warm-up."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -9,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from rlplan.executor.example import task
 from rlplan.executor.rewards.keyhunt import score
@@ -95,12 +94,7 @@ def test_a_uniform_policy_has_heavy_tailed_lengths_cut_at_the_cap() -> None:
     assert ratios[len(ratios) // 4] >= 30
 
 
-@pytest.fixture(scope="module")
-def torch() -> object:
-    return pytest.importorskip("torch")
-
-
-def test_the_teachers_sequences_follow_the_rules_of_the_task(torch: object) -> None:
+def test_the_teachers_sequences_follow_the_rules_of_the_task() -> None:
     import numpy as np
 
     from rlplan.executor.example import warmup
@@ -131,27 +125,26 @@ def test_the_teachers_sequences_follow_the_rules_of_the_task(torch: object) -> N
     assert hits > 40
 
 
-def test_the_teachers_loss_is_least_for_the_teachers_own_distribution(torch: object) -> None:
-    import torch as t
+def test_the_teachers_loss_is_least_for_the_teachers_own_distribution() -> None:
 
     from rlplan.executor.example import warmup
 
     size = len(task.WORDS)
-    kind = t.tensor([[warmup.TRY, warmup.VALUE, warmup.EXACT, warmup.NOTHING]])
-    label = t.tensor([[0, task.FIRST_VALUE + 2, task.TOKEN[task.EOS], 0]])
-    p = t.full((1, 4, size), 1e-9)
+    kind = torch.tensor([[warmup.TRY, warmup.VALUE, warmup.EXACT, warmup.NOTHING]])
+    label = torch.tensor([[0, task.FIRST_VALUE + 2, task.TOKEN[task.EOS], 0]])
+    p = torch.full((1, 4, size), 1e-9)
     p[0, 0, task.FIRST_SYMBOL :] = 1 / task.SYMBOLS
     p[0, 1, task.FIRST_VALUE : task.FIRST_VALUE + task.VALUES] = (1 - warmup.RIGHT) / (task.VALUES - 1)
     p[0, 1, task.FIRST_VALUE + 2] = warmup.RIGHT
     p[0, 2, task.TOKEN[task.EOS]] = 1.0
     best = warmup.teacher_loss(p.log(), kind, label)
-    generator = t.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(5):
-        nudged = p.log() + 0.3 * t.randn(p.shape, generator=generator)
+        nudged = p.log() + 0.3 * torch.randn(p.shape, generator=generator)
         assert warmup.teacher_loss(nudged, kind, label) > best + 1e-3
 
 
-def test_an_example_is_a_whole_folder_or_none(torch: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_is_a_whole_folder_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A short warm-up: it learns nothing, and its learning rate rises, then falls."""
     from rlplan.executor.example import warmup, write
 
@@ -187,7 +180,7 @@ def test_an_example_is_a_whole_folder_or_none(torch: object, tmp_path: Path, mon
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo", "file"]
 
 
-def test_a_tokenizer_gives_one_token_per_word_and_gives_the_text_back(torch: object, tmp_path: object) -> None:
+def test_a_tokenizer_gives_one_token_per_word_and_gives_the_text_back(tmp_path: object) -> None:
     from transformers import AutoTokenizer
 
     from rlplan.executor.example import warmup
@@ -202,31 +195,29 @@ def test_a_tokenizer_gives_one_token_per_word_and_gives_the_text_back(torch: obj
 
 
 @pytest.mark.engine
-def test_a_seed_gives_the_same_weights_and_keeps_the_callers_state(torch: object) -> None:
-    import torch as t
+def test_a_seed_gives_the_same_weights_and_keeps_the_callers_state() -> None:
 
     from rlplan.executor.example import warmup
 
     short = (warmup.WarmupPhase(steps=3, rows=4, tokens=32, keys=8, hits=0.5),)
-    before = t.get_rng_state()
+    before = torch.get_rng_state()
     first, again, other = (warmup.warm_up(seed, 1, short).state_dict() for seed in (5, 5, 6))
-    assert t.equal(before, t.get_rng_state())
-    assert all(t.equal(first[name], again[name]) for name in first)
-    assert not t.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
 
 
 @pytest.mark.engine
-def test_a_new_model_looks_back_at_the_token_and_the_try(torch: object) -> None:
+def test_a_new_model_looks_back_at_the_token_and_the_try() -> None:
     import numpy as np
-    import torch as t
 
     from rlplan.executor.example import warmup
 
     model = warmup.make_model(0)
     model.set_attn_implementation("eager")
     data = warmup.batch(np.random.default_rng(0), warmup.WarmupPhase(steps=1, rows=4, tokens=48, keys=8, hits=0.5))
-    with t.no_grad():
-        out = model(data["tokens"], attention_mask=t.ones_like(data["tokens"]), output_attentions=True)
+    with torch.no_grad():
+        out = model(data["tokens"], attention_mask=torch.ones_like(data["tokens"]), output_attentions=True)
     assert out.attentions[0][:, 0].diagonal(-1, 1, 2).mean() > 0.8
     found = total = 0
     for row, query in (data["kind"] == warmup.VALUE).nonzero().tolist():

@@ -1,7 +1,5 @@
 """Jobs of a tiny model that run as one by the command line, and what every journal of theirs keeps."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

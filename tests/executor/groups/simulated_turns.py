@@ -1,7 +1,5 @@
 """A job whose devices are a clock, and what the permit machine decided, as the simulator and as a journal have it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import NamedTuple

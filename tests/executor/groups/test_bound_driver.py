@@ -1,13 +1,9 @@
 """Alarms of jobs near their bounds, from a journal that grows, and what becomes of the re-plan that is proposed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 
 import pytest
-
-pytest.importorskip("ray")
 
 from rlplan.executor.groups import bound_driver
 from rlplan.executor.groups.bound_driver import BoundDriver, Proposed

@@ -1,10 +1,6 @@
 """A job with long rollouts and one in a hurry, run by the command line: rollouts of the first are paused and go on."""
 
-from __future__ import annotations
-
 import pytest
-
-pytest.importorskip("vllm")
 
 from rlplan.traces.groups.group_turns import TURNS
 

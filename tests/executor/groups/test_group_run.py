@@ -1,7 +1,5 @@
 """Two jobs run as one, by the command line: real engines and trainers on shared nodes, and processes killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -12,8 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("vllm")
 
 from benchmarks.faults.campaign import MARK, marked_processes
 from rlplan.traces.run_log import TRACE, read_run

@@ -1,12 +1,8 @@
 """Two jobs with two engines each run as one, by the command line: the tail of one moves together, the other begins."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-
-pytest.importorskip("vllm")
 
 from rlplan.traces.groups.group_turns import TURNS
 from rlplan.traces.trace import read_trace

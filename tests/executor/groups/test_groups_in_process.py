@@ -1,7 +1,5 @@
 """Groups in virtual time: driver, groups, permits, moves and jobs are real; a job's process and its node are fake."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -10,9 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("ray")
-
 import ray
 
 from rlplan.executor.groups import group_run, job_process, live_group, move_driver, permit_actor

@@ -1,7 +1,5 @@
 """The permits of a group on a clock of the test: who may run, what is journaled, and what a journal gives back."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
@@ -10,8 +8,6 @@ from math import inf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("ray")
 
 from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.planner.groups.simulate.permit_simulator import TrueTurns, simulate_turns

@@ -1,7 +1,5 @@
 """Units of a running group for those of a new plan: who stays keeps its nodes, and no number means two nodes."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlplan.executor.groups.group_change import live_seat, live_units

@@ -1,13 +1,8 @@
 """A job's turns in its group, with the ledger and the order as they are: when others are told that devices are free."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
-
-pytest.importorskip("ray")
-pytest.importorskip("torch")
 
 from rlplan.executor.groups.member_turns import (
     MemberTurns,

@@ -1,12 +1,8 @@
 """What becomes of moves that go wrong, on groups of the test: what is asked of whom, and what a new driver makes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("ray")
 
 from rlplan.executor.groups import move_driver
 from rlplan.executor.groups.group_change import GroupChange, MoveJournal, MoveRequest, take_request, write_request

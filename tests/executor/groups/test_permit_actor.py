@@ -1,7 +1,5 @@
 """The actor that gives permits, and a job's side of it: in virtual time in this process, and in Ray, which kills it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
@@ -10,9 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("ray")
-
 import ray
 
 import rlplan

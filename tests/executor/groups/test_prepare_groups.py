@@ -1,7 +1,5 @@
 """Which jobs of a plan of groups are executed, what a new plan changes for them, and all checks before that starts."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
@@ -9,8 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-
-pytest.importorskip("ray")
 
 from rlplan.cli.main import cli
 from rlplan.executor.groups import member_process, prepare_group

@@ -1,7 +1,5 @@
 """A Ray cluster in this process, as executor/placement sees it: its nodes come, go and drain when the test says so."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

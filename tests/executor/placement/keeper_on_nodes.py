@@ -1,7 +1,5 @@
 """A seat keeper on three nodes, some of which are killed; as a script, on Ray nodes of this machine; prints JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,8 +1,6 @@
 """What is looked at before a run starts, or goes on: the cluster's address, shared folders, free memory, processes that
 a killed driver left."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
@@ -10,9 +8,6 @@ import time
 
 import psutil
 import pytest
-
-pytest.importorskip("ray")
-
 import ray
 
 from rlplan.executor.groups.job_process import GONE_S, left_by, still_running

@@ -1,7 +1,5 @@
 """Plans sit on the nodes that they take, and are priced at, of pools that may be larger."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The seats of a run while nodes of the cluster come and go: on fake nodes in virtual time, and on real ones."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
@@ -9,8 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("ray")
 
 from rlplan.executor.placement import live_nodes, seat_keeper
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts, part_of_this_machine

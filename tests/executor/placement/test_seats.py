@@ -1,7 +1,5 @@
 """Seats as data: no device twice in a phase, engines on one node, trainers in order, and what does not fit."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

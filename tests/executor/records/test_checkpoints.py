@@ -1,10 +1,7 @@
 """Checkpoints on disk: damage is found and fallen back from, room is looked for first; one driver per folder."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-import resource
 import shutil
 import subprocess
 import sys
@@ -28,6 +25,8 @@ from rlplan.executor.records.checkpoints import (
 from rlplan.executor.records.execution_folder import begin_folder, check_folder, holds_run, run_lock
 from rlplan.executor.trainer.manifest import write_manifest
 from rlplan.plans.yaml.errors import InputError, RunFailed
+
+from ...full_disk import full_disk
 
 
 class Trainer:
@@ -245,17 +244,6 @@ def test_a_folder_takes_one_run_and_resumes_by_its_plan(tmp_path):
     assert holds_run(run) and (run / "plan.yaml").read_text() == "plan"
     with pytest.raises(InputError, match="was started with another plan than"):
         check_folder(run, plan, resume=True)
-
-
-@contextlib.contextmanager
-def full_disk():
-    """The kernel lets no file grow; only within a test, since what pytest prints may go to a file."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_what_a_full_disk_does_not_take_is_told_in_one_line(tmp_path):

@@ -150,7 +150,7 @@ def test_a_function_is_tried_before_a_run(job_of):
         path = job_of(function("score"), [row("a", "x1")], f"def score(prompt, response, answer):\n    {body}\n")
         job = load_job(path)
         with pytest.raises(InputError, match=says) if says else contextlib.nullcontext():
-            try_functions(job, scoring_paths(job, path), asked)
+            try_functions(job, scoring_paths(job, path), asked.text, asked.answer)
 
 
 DOWN = """\

@@ -1,7 +1,5 @@
 """A real judge: a tiny model behind vLLM, which can write nothing but its verdicts; killed, it loses no question."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -21,7 +19,6 @@ SAMPLES = 24
 @pytest.mark.engine
 @pytest.mark.timeout(600)
 def test_a_killed_judge_is_replaced_and_every_sample_gets_a_verdict(tiny_model, loop, ray):
-    pytest.importorskip("vllm")
     engine = EngineConfig(
         "judge-0", str(tiny_model), "float32", 1, 256, 4, "cpu", 50_000_000,
         cores=(sorted(os.sched_getaffinity(0))[-1],), compute_share=0.2, sleeps=False,

@@ -14,7 +14,6 @@ WORTH = {"good": 1.0, "bad": 0.0}
 
 def byte_tokenizer(chat_template=CHAT):
     """A tokenizer of bytes with control tokens: special ones, and one that only the chat template shows to be one."""
-    pytest.importorskip("transformers")
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("math_verify")
-
 from rlplan.executor.rewards.kinds.math_reward import answer_of_response, judge, score, without_thinking
 from rlplan.executor.rewards.sandbox.verdict import RowError
 from rlplan.plans.answers.gold_math import gold_of

@@ -5,8 +5,6 @@ from fractions import Fraction
 
 import pytest
 
-pytest.importorskip("math_verify")
-
 from rlplan.benchmarks.verdicts import read_cases
 from rlplan.executor.rewards.kinds.math_reward import judge
 

@@ -9,7 +9,7 @@ import pytest
 from rlplan.executor.rewards.functions import ScorerConfig, resolve
 from rlplan.executor.rewards.kinds.function_reward import WrongReturn, reward_of
 from rlplan.executor.rewards.scoring import score_one
-from rlplan.executor.rewards.scoring_process import ScoringProcess
+from rlplan.executor.rewards.worker import RewardWorker
 from rlplan.plans.files.reward_function import source_fault
 from rlplan.plans.yaml.errors import InputError
 
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def function(name):
-    return resolve(ScorerConfig("function", f"own_functions:{name}", 5.0, str(HERE))).call
+    return resolve(ScorerConfig("function", f"own_functions:{name}", 5.0, str(HERE))).within(5.0)
 
 
 CALLED = (
@@ -117,12 +117,12 @@ def test_an_async_function_is_interrupted_and_called_again():
 
 def test_the_process_of_a_worker_calls_functions_of_others_too():
     for name in ("trl_awaited", "verl", "awaited_for_ever"):
-        process = ScoringProcess(ScorerConfig("function", f"own_functions:{name}", 5.0, str(HERE)))
+        process = RewardWorker(ScorerConfig("function", f"own_functions:{name}", 5.0, str(HERE)))
         try:
             scored = process.score([("ask", "42", "42", 5.0), ("ask", "41", "42", 5.0)], 60.0)
         finally:
             process.kill()
         assert [(each.outcome, each.reward) for each in scored] == [("ok", 1.0), ("ok", 0.0)]
-    unfit = ScoringProcess(ScorerConfig("function", "own_functions:too_few", 5.0, str(HERE)))
-    problem, failure = unfit.start()
+    unfit = RewardWorker(ScorerConfig("function", "own_functions:too_few", 5.0, str(HERE)))
+    problem, failure, *_ = unfit.ready()
     assert failure is None and "takes (args, sample)" in (problem or "")

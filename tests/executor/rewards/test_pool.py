@@ -1,6 +1,6 @@
 """Reward workers that are real Ray actors: rewards travel, deaths are noticed, and closing leaves no process behind.
 
-What the pool decides is tested in test_reward_supervision.py, what a scoring process does in test_scoring_process.py.
+What the pool decides is tested in test_reward_supervision.py, what a worker does in test_worker.py.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ def pids(pool):
 
 @pytest.fixture(scope="module")
 def ray_here():
-    ray = pytest.importorskip("ray")
+    import ray
+
     mine = not ray.is_initialized()
     if mine:
         ray.init(num_cpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("ray")
-
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.processes.supervision import STARTS_IN_A_ROW, Patience, Supervisor
 from rlplan.executor.rewards import process as processes

@@ -43,7 +43,7 @@ def test_a_sandbox_keeps_each_samples_own_deadline():
     assert (patient.outcome, patient.reward) == ("ok", 1.0)
     assert (hasty.outcome, hasty.detail) == ("policy_timeout", "still running after its 0.1 s")
     assert len(worker.score(rows, budget_s=0.0)) == 1
-    assert worker.ready().alarm_s == 31.0, "a sandbox needs time around the deadline, to start and to clean up"
+    assert worker.ready().alarm_s == 32.0, "a sandbox needs time around the deadline, to start and to clean up"
 
 
 @needs_executor

@@ -1,7 +1,5 @@
 """Rounds on a stage (stage.py): four groups of two samples, the first of them short; permits of a group are real."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 

@@ -1,7 +1,5 @@
 """The drafts of rounds: what engines are given and decode ahead, and what is remembered; engines note their calls."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

@@ -1,19 +1,13 @@
 """A round whose tail other engines decode: its samples move, tokens kept; the engines are fakes, all else is real."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
 
-from rlplan.plans.schema.levers import RoundTail
-
-pytest.importorskip("ray")
-pytest.importorskip("torch")
-
 from rlplan.executor.engines.engine_handle import EngineBack
 from rlplan.executor.rollout import round_runner
 from rlplan.executor.trainer.trainer_group import TrainerDied
+from rlplan.plans.schema.levers import RoundTail
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.device_ledger import KV_CACHE, engine_holder
 

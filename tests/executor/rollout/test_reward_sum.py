@@ -1,14 +1,10 @@
 """The reward of a sample: the sum of its parts, and what becomes of samples that cannot be scored."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("ray")
 
 from rlplan.executor.rewards.charges import RewardResult
 from rlplan.executor.rewards.kinds.length_reward import beyond_target, overlong

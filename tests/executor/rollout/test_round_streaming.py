@@ -1,7 +1,5 @@
 """Training beside a rollout, balanced rounds and moved samples, on a stage of two engines; and the job's prompts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -9,16 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlplan.plans.schema.levers import RoundHandOver
-
-pytest.importorskip("ray")
-pytest.importorskip("torch")
-
 from rlplan.executor.rollout.prompts import load_prompts, load_tokenizer
 from rlplan.executor.rollout.round_runner import RoundOptions, RoundRunner
 from rlplan.executor.rollout.round_streaming import GroupStream, round_streaming
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerDied
+from rlplan.plans.schema.levers import RoundHandOver
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.rounds.hand_over import HandOver
 

@@ -1,15 +1,10 @@
 """A round whose job gives units of its group away in mid-round, gets them, or is paused for a more urgent job."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("ray")
-pytest.importorskip("torch")
 
 from rlplan.executor.rollout.unit_change import EngineUnits
 from rlplan.plans.yaml.errors import RunFailed

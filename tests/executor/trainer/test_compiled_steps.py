@@ -1,9 +1,6 @@
 """Whether a trainer's layers run compiled, and steps with layers that do."""
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 from rlplan.executor.trainer import gradient_sum

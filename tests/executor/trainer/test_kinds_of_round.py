@@ -1,7 +1,5 @@
 """A token of a long round moves weights as far as one of a short round: AdamW and clipping on known gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,12 +1,6 @@
 """Layers compute their activations again in the backward pass: only while that is on, and only where gradients are."""
 
-from __future__ import annotations
-
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 import torch
 import transformers
 

@@ -5,9 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("ray")
-
 import ray
 
 from rlplan.executor.processes import supervision

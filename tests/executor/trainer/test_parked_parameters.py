@@ -8,10 +8,6 @@ import gc
 import weakref
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 import torch
 from torch.distributed.fsdp import FSDPModule
 

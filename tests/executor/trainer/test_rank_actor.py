@@ -5,8 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("ray")
-
 from rlplan.executor.processes.actors import ACTOR_OPTIONS, OVERRIDE
 from rlplan.executor.trainer import trainer_group
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings

@@ -4,9 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh

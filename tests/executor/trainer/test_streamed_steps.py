@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("torch")
-
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 
 from .test_trainer_rank import SAMPLES, new_trainer, random_groups, same_weights, without_variance

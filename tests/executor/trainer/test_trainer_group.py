@@ -1,7 +1,5 @@
 """Groups of trainer ranks that lose one; real ranks, no engines."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -9,8 +7,6 @@ import time
 from dataclasses import replace
 
 import pytest
-
-pytest.importorskip("vllm")
 
 from rlplan.executor.processes.supervision import Patience, Supervisor
 from rlplan.executor.trainer.samples import TrainSample

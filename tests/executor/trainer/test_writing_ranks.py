@@ -3,8 +3,6 @@
 The ranks wait for a file before they write, so that a test can do something meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource
@@ -15,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("vllm")
-
 import torch
 from safetensors.torch import load_file
 

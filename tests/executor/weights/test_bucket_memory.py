@@ -2,9 +2,6 @@
 
 import psutil
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch._C._distributed_c10d import HashStore
 

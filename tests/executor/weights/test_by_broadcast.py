@@ -5,8 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("ray")
-
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.executor.weight_sync import ByBroadcast

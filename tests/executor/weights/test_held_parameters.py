@@ -3,9 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("transformers")
-
 import torch
 import torch.distributed as dist
 import transformers

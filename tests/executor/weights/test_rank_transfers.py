@@ -5,9 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("transformers")
-
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh

@@ -1,9 +1,6 @@
 """Checksums of tensors, and where weights lie for engines, from the devices of trainer ranks and engine ranks alone."""
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from safetensors.torch import load_file, save_file
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray")
-
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.processes.supervision import Supervisor
 from rlplan.executor.weight_sync import ByFile, WeightSync

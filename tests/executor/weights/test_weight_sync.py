@@ -1,7 +1,5 @@
 """Weights from real trainer ranks to real vLLM engines, by broadcast: the same as by file, whoever dies on the way."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -9,8 +7,6 @@ import time
 
 import psutil
 import pytest
-
-pytest.importorskip("vllm")
 
 from rlplan.executor.engines.engine_handle import EngineBack, EngineDied, EngineHandle
 from rlplan.executor.processes.supervision import Patience, Supervisor

@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-pytest.importorskip("safetensors")
-
 from rlplan.executor.engines.engine import RolloutEngine
 from rlplan.executor.engines.engine_worker import WeightReceiver
 from rlplan.executor.engines.messages import EngineConfig

@@ -1,7 +1,5 @@
 """Plans of three kinds, each solved once: a job on a laptop, a job on GPUs by a shipped profile, two jobs in groups."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partial
 from pathlib import Path

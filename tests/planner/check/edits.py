@@ -1,7 +1,5 @@
 """Edits of a plan's folder by dotted keys, after which digests fit again unless they are what is edited."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

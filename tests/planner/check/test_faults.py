@@ -1,7 +1,5 @@
 """Seeded faults: each is found by its rule, at its place, and told in words that help; and what is no fault."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `solve` wrote has no finding; whatever it is changed to, `check` raises nothing."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 from datetime import UTC, datetime

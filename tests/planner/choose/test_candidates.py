@@ -1,7 +1,5 @@
 """Which rounds are worth simulating: within the job's limits and its data; and what is said where none are left."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """What is no candidate since this executor cannot run it, and which of the schedules that cost the same is planned."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Plain synchronous rounds come first: what else has to gain to be planned in their place, and what is said of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

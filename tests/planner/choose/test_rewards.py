@@ -1,7 +1,5 @@
 """Who scores: how many reward workers a job gets, under which deadlines, and where its judge is."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

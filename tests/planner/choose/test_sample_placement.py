@@ -1,7 +1,5 @@
 """Which engine gets a sample, and when: kept together for a prompt's prefix, or balanced by history."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The memory table: who holds how many bytes, on which device or host, in which phase; and what asks it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Reward seconds that differ: their laws, and what deadlines that adapt are worth in simulated rounds and runs."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

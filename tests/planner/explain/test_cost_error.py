@@ -1,7 +1,5 @@
 """The errors that a plan states of its step: whose errors go in, how they add up, and what assumed figures do to it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,8 +1,6 @@
 """What a plan's predictions leave open: by rounds that the choice was not made on, by the trace's own prompts, and by
 responses longer than any that was seen."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

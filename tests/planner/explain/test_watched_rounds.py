@@ -1,7 +1,5 @@
 """What watched rounds tell of a kind of round, against rounds worked out by hand and rounds that are counted."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import defaultdict

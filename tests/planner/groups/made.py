@@ -1,7 +1,5 @@
 """Jobs, nodes and groups that tests of the planner of many jobs are made of, and what is true of every sound group."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Traces that are drawn from tables: quantiles and ICC are the table's, and other jobs' differ as stated."""
 
-from __future__ import annotations
-
 import math
 from statistics import NormalDist
 

@@ -1,7 +1,5 @@
 """Length models, tables, drifts and divisors, held against a file: a changed figure is a changed line there."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

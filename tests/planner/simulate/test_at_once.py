@@ -1,8 +1,6 @@
 """max_num_seqs and kv_tokens of a plan: what its columns were simulated with, wide enough for the waves of exact long
 rounds, and for what samples hold at once."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

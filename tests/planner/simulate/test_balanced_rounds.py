@@ -1,7 +1,5 @@
 """Rounds that are balanced by history, simulated: what they change, and what they leave as it is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

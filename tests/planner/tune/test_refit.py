@@ -1,7 +1,5 @@
 """Replays that meet a simulated run exactly, and refits: exact where the data is, drawn to the profile elsewhere."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """What a run tells beside its phases: lengths that no mode cut short, seconds of rewards, rates of drafts."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from functools import cache

@@ -1,7 +1,5 @@
 """Tuning from runs whose truth is known: what was wrong is found, and the plan changes only for good reason."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

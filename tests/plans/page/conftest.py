@@ -1,7 +1,5 @@
 """One browser for all tests of pages, and what they look at: a plan, a plan of groups, reports of runs."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

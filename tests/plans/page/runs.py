@@ -1,7 +1,5 @@
 """Folders of runs that never ran: a plan, and a trace as the executor writes it."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -5,9 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("ray")
-pytest.importorskip("torch")
-
 from rlplan.executor.processes.host import cpu_name
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.model_shape import NamedModel

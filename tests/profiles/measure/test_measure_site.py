@@ -5,9 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("ray")
-pytest.importorskip("torch")
-
 from rlplan.executor.memory.device_holds import trainer_name
 from rlplan.executor.memory.device_turns import DeviceTurns
 from rlplan.plans.schema.levers import EngineLayout, UpdateLayout

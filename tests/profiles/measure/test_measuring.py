@@ -7,9 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("ray")
-pytest.importorskip("torch")
-
 from rlplan.executor.drafts.draft_messages import BatchSteps, DraftReport
 from rlplan.executor.engines import engine_bench
 from rlplan.executor.engines.engine_handle import EngineDied, EngineEvents

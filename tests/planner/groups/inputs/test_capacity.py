@@ -1,7 +1,5 @@
 """Clusters that cannot hold a workload: which constraint, by how much, what would make it feasible."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

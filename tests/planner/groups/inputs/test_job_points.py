@@ -1,7 +1,5 @@
 """Jobs of a workload that are planned on several numbers of nodes: their plans as points, and which are planned."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Measured seconds in the place of stated ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlplan.planner.groups.inputs.group_model import GroupJob, NodeType, PhaseWay, Rules

@@ -1,7 +1,5 @@
 """Seconds of switches that a run of groups measured, in the workload of its plan."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

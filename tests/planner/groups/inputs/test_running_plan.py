@@ -1,7 +1,5 @@
 """A plan's document alone: the state that re-planning begins from, and seats that give the planned schedule."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from itertools import islice

@@ -1,7 +1,5 @@
 """Sub-node pinning: phases that hold some slots of a node."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

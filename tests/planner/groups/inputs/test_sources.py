@@ -1,7 +1,5 @@
 """A workload whose jobs' seconds come from a job's own plan, and from a run of it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Footprints in host memory against the published table (RollMux, arXiv 2512.11306, Table 2)."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlplan.planner.groups.inputs.state_memory import WEIGHT_BYTES, pinned_weight_bytes, rollout_bytes, train_bytes

@@ -1,7 +1,5 @@
 """From the workload document to jobs with ways, memory, switches and spreads."""
 
-from __future__ import annotations
-
 from statistics import fmean
 
 import pytest

@@ -1,7 +1,5 @@
 """Solving again from a running plan, by its documents: who moves, for how much, and who stays."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Slowdowns other than of the long run: a group's first steps, starts on host cores."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

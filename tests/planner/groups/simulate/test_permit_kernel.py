@@ -1,7 +1,5 @@
 """The compiled permit machine repeats the permit machine and its clock, turn by turn and bit by bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import islice
 

@@ -1,7 +1,5 @@
 """Slowdowns and feasibility of groups, and the steady state that they run in."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise

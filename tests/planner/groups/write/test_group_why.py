@@ -1,7 +1,5 @@
 """What a plan says about its groups, and the part of their steady state that it shows."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

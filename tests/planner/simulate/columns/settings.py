@@ -1,7 +1,5 @@
 """Settings and columns that tests of simulated rounds start from, and what columns predict of a long run."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.executor.rewards import scoring_process
+from rlplan.executor.rewards import worker
 from rlplan.executor.rewards.functions import ScorerConfig
-from rlplan.executor.rewards.scoring_process import ScoringProcess
+from rlplan.executor.rewards.worker import RewardWorker
 
 HERE = Path(__file__).parent
 MEMORY_BYTES = 64 << 20
@@ -27,7 +27,7 @@ def made():
 
     def process_of(function, folder=HERE):
         if function not in known:
-            known[function] = ScoringProcess(ScorerConfig("function", function, 5.0, str(folder), MEMORY_BYTES))
+            known[function] = RewardWorker(ScorerConfig("function", function, 5.0, str(folder), MEMORY_BYTES))
         return known[function]
 
     yield process_of
@@ -37,7 +37,7 @@ def made():
 
 @pytest.fixture
 def process(made, monkeypatch):
-    monkeypatch.setattr(scoring_process, "GRACE_S", 0.3)
+    monkeypatch.setattr(worker, "GRACE_S", 0.3)
     return made("reward_fakes:misbehave")
 
 
@@ -46,7 +46,7 @@ def score(process, *responses, deadline_s=5.0, answer=None):
 
 
 def test_rows_of_a_batch_are_scored_in_one_process_in_order(process):
-    assert process.start() == (None, None)
+    assert process.ready()[:2] == (None, None)
     results = score(process, "a", "b", "c")
     assert [scored.outcome for scored in results] == ["ok"] * 3
     assert {scored.reward for scored in results} == {float(process.pid)}
@@ -109,7 +109,7 @@ def test_a_process_that_was_stopped_from_outside_is_not_its_responses_fault(proc
 
 
 def test_a_process_that_was_not_let_run_is_not_at_fault(process, monkeypatch):
-    monkeypatch.setattr(ScoringProcess, "_usage", lambda self: ("R", 0.0))  # ready to run, and used no CPU
+    monkeypatch.setattr(RewardWorker, "_usage", lambda self: ("R", 0.0))  # ready to run, and used no CPU
     (scored,) = score(process, "loop in C", deadline_s=0.2)
     assert (scored.outcome, scored.renew) == ("infra_failed", True)
     assert "was not let run" in scored.detail
@@ -125,12 +125,12 @@ def test_a_process_that_dies_between_two_batches_is_nobodys_fault(process):
 
 def test_a_process_that_takes_no_request_is_the_machines_fault(process, monkeypatch):
     score(process, "a")
-    monkeypatch.setattr(scoring_process, "SEND_S", 0.05)
+    monkeypatch.setattr(worker, "SEND_S", 0.05)
     os.kill(process.pid, signal.SIGSTOP)
     (scored,) = score(process, "x" * (1 << 20))  # more than a pipe holds
     assert (scored.outcome, scored.renew) == ("infra_failed", True)
     assert scored.detail == "the process that scores took no request: killed by SIGKILL"
-    monkeypatch.setattr(scoring_process.sys, "executable", "/bin/false")
+    monkeypatch.setattr(worker.sys, "executable", "/bin/false")
     (scored,) = score(process, "a")
     assert (scored.outcome, scored.renew) == ("infra_failed", True)
     assert scored.detail == "the process that scores did not start: exit code 1"
@@ -183,7 +183,7 @@ def test_an_answer_between_two_batches_is_refused_and_costs_nobody_a_reward(made
 
 @pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="math-verify is not installed")
 def test_math_on_a_tower_of_powers_is_worth_nothing():
-    process = ScoringProcess(ScorerConfig("math", None, 5.0, None, 512 << 20))
+    process = RewardWorker(ScorerConfig("math", None, 5.0, None, 512 << 20))
     tower, right = "so it is $9^{9^{9^{9}}}$", "so it is \\boxed{3}"
     try:
         first, *rest = process.score([("", tower, "3", 0.5), ("", right, "3", 30.0)], budget_s=60.0)
@@ -194,7 +194,7 @@ def test_math_on_a_tower_of_powers_is_worth_nothing():
 
 
 def test_a_pattern_that_backtracks_for_ever_is_interrupted_at_the_deadline():
-    process = ScoringProcess(ScorerConfig("format", None, 5.0, memory_bytes=MEMORY_BYTES, pattern="(a+)+b.*"))
+    process = RewardWorker(ScorerConfig("format", None, 5.0, memory_bytes=MEMORY_BYTES, pattern="(a+)+b.*"))
     try:
         hung, again = (score(process, each, deadline_s=0.3 if len(each) > 9 else 30.0)[0] for each in ("a" * 60, "ab"))
     finally:
