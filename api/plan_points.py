@@ -12,8 +12,8 @@ import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ..planner.choose.candidate_search import PASSES, Pass
 from ..planner.choose.candidates.pool_choice import choose_pools
+from ..planner.choose.candidates.solve_options import PASSES, Pass
 from ..planner.groups.inputs.job_points import Nodes, PlannedPoint, points_folder, points_there
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster

@@ -9,10 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
 
-from ..planner.choose.candidate_search import Pass, Progress
-from ..planner.choose.highs import MAX_NODES
+from ..planner.choose.candidate_search import Progress
+from ..planner.choose.candidates.solve_options import MAX_NODES, Pass, SolveOptions
 from ..planner.nodes_front import NodesPoint, nodes_front
-from ..planner.search_inputs import SolveOptions
 from ..planner.solve import solve as solve_documents
 from ..plans.facts.model_shape import shape_of_job
 from ..plans.files.prompt_rows import prompts_to_plan

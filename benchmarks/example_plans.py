@@ -16,7 +16,7 @@ from typing import Any
 
 import rlplan.plans
 from rlplan.executor.example.write import write_example
-from rlplan.planner.search_inputs import SolveOptions
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.solve import solve
 from rlplan.plans.schema.cluster import Cluster, load_cluster
 from rlplan.plans.schema.job import Job, job_paths, load_job

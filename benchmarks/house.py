@@ -175,7 +175,7 @@ def lines_below(folder: str) -> int:
 def decode_second_files() -> list[str]:
     """See the module."""
     from rlplan.api.solve_job import solve
-    from rlplan.planner.choose.candidate_search import Pass
+    from rlplan.planner.choose.candidates.solve_options import Pass
     from rlplan.plans.schema.job import load_job
     from rlplan.plans.yaml.yaml_io import dump, load
     from rlplan.profiles.profile_schema import Profile

@@ -89,8 +89,8 @@ def compare_command(
     """
     from ..api.given_documents import given_lengths, inputs_of
     from ..api.input_paths import check_target, job_file, job_inputs, need_cluster, need_job, need_profile, trace_inputs
+    from ..planner.choose.candidates.solve_options import SolveOptions
     from ..planner.compare import compare, points_of
-    from ..planner.search_inputs import SolveOptions
     from ..plans.facts.model_shape import shape_of_job
     from ..plans.files.prompt_rows import prompts_to_plan
     from ..plans.schema.cluster import load_cluster

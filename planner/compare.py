@@ -32,7 +32,7 @@ from ..profiles.library.fitness import SECTIONS, differences, machine_of, other_
 from ..profiles.library.scaled_profile import priced_as
 from ..profiles.profile_schema import Profile
 from .choose.candidate_search import Progress
-from .search_inputs import SolveOptions
+from .choose.candidates.solve_options import SolveOptions
 from .solve import solve
 from .what_if import assign, assignment, validated
 

@@ -14,11 +14,12 @@ from ..plans.yaml.errors import Infeasible
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..rounds.round_spec import Mode
-from .choose.candidate_search import PASSES, Progress, Search
+from .choose.candidate_search import Progress, Search
 from .choose.candidates.engine_layouts import node_counts
 from .choose.candidates.pool_choice import choose_pools, engine_pools
+from .choose.candidates.solve_options import PASSES, SolveOptions
 from .choose.cycle_cost import Cycle
-from .search_inputs import SolveOptions, prepare
+from .search_inputs import prepare
 
 ROUNDS = PASSES[2]
 """Rounds of a point's schedule, enough to compare points: their draws are the same."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from ..plans.facts.digest import job_decisions
 from ..plans.facts.executable import is_for_any
@@ -26,13 +27,12 @@ from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
 from ..rounds.round_spec import UNBIASED
-from .choose.candidate_search import ON_REQUEST, PASSES, Pass, Progress, Search
+from .choose.candidate_search import ON_REQUEST, Progress, Search
 from .choose.candidates.reward_choices import room_beside
 from .choose.candidates.round_kinds import LongKey, ShortKey, is_plain_key
-from .choose.cycle_cost import Cycle
-from .choose.highs import MAX_NODES
+from .choose.candidates.solve_options import MAX_NODES, PASSES, Objective, Pass, SolveOptions
+from .choose.cycle_cost import Column, Cycle
 from .choose.holdout_rounds import Holdout, simulate_holdout
-from .choose.plan_limits import Objective
 from .choose.round_program import Solution
 from .choose.schedule_choice import Decided, baseline_of, solve_all
 from .choose.ties import simplest, tolerance_of
@@ -42,7 +42,7 @@ from .explain.assumed_effects import assumed_why
 from .explain.predictions import error_of, predict
 from .explain.why import explain
 from .lengths.length_model import LengthModel
-from .search_inputs import SolveOptions, prepare
+from .search_inputs import prepare
 from .simulate.columns.column_setting import Setting
 from .what_if import Documents
 from .write_plan import norms_of, solver_facts, write_plan
@@ -290,7 +290,7 @@ def refresh(
     )
 
 
-def error_with(plan: Plan, documents: Documents, seed: int = 0) -> PredictedError:
+def error_with(plan: Plan, documents: Documents) -> PredictedError:
     """The error that the plan's decisions have under other documents than those that it was solved from.
 
     Raises InputError for decisions that are not priced there, and Infeasible where no plan can be.
@@ -298,19 +298,19 @@ def error_with(plan: Plan, documents: Documents, seed: int = 0) -> PredictedErro
     job, trace = documents.job, documents.trace
     profile, reward_table = with_reward_times(documents.profile, job.reward.kind)
     search, written = search_with_plan(
-        plan, documents.cluster, job, profile, trace, documents.model, seed=seed, passes=PASSES, prompts=None
+        plan, documents.cluster, job, profile, trace, documents.model, seed=0, passes=PASSES, prompts=None
     )
     cycle = search.simulate(_cycle(search, written), *FEW_ROUNDS)
-    return error_of(simulate_holdout(search, cycle, cycle, FEW_ROUNDS), job, trace, reward_table, seed)
+    return error_of(simulate_holdout(search, cycle, cycle, FEW_ROUNDS), job, trace, reward_table, 0)
 
 
 def _cycle(search: Search, written: WrittenRounds) -> Cycle:
     """The plan's schedule with nothing simulated of it: only keys and updates are read of it (Search.simulate)."""
     if not search.plain_cycles():
         next(column for key, column in search.short.items() if is_plain_key(key)).extend(1)
-    any_cycle = search.plain_cycles()[0]
-    short = dataclasses.replace(any_cycle.short, key=written.short)
-    long = dataclasses.replace(any_cycle.short, key=written.long) if written.long is not None else None
+    column: Column[Any] = search.plain_cycles()[0].short
+    short = dataclasses.replace(column, key=written.short)
+    long = dataclasses.replace(column, key=written.long) if written.long is not None else None
     return Cycle(short, long, written.train, written.long_train)
 
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
-from ..plans.facts.model_shape import ModelShape
 from ..plans.phrases.numbers import count
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
@@ -20,17 +16,15 @@ from ..plans.yaml.errors import Infeasible, InputError
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
-from ..rounds.round_spec import MODES, Mode
-from .choose.candidate_search import PASSES, Pass, Search
+from .choose.candidate_search import Search
 from .choose.candidates.candidate_rounds import few_for_refills
 from .choose.candidates.candidate_space import Space, enumerate_space
 from .choose.candidates.pool_choice import choose_pools
 from .choose.candidates.reward_choices import fixed_workers, judge_places, room_beside, undecided
-from .choose.candidates.round_kinds import LongKey, ShortKey
+from .choose.candidates.solve_options import DEFAULTS, SolveOptions
 from .choose.cost_error import noise_of
 from .choose.cycle_cost import Cycle
-from .choose.highs import MAX_NODES
-from .choose.plan_limits import Limits, Objective, TrainPool
+from .choose.plan_limits import Limits, TrainPool
 from .choose.prefix_placement import place
 from .costs.reward_costs import crowding, further_costs
 from .costs.round_costs import change_of, judge_factors, with_judge
@@ -38,45 +32,6 @@ from .lengths.draws import Draws
 from .lengths.length_model import LengthModel, fit_lengths
 from .lengths.table_lengths import extrapolated
 from .simulate.columns.whole_columns import Setting
-
-# Options of a solve beside its documents.
-
-
-@dataclass(frozen=True)
-class SolveOptions:
-    """Options of `solve`; the defaults are those of `rlplan solve`.
-
-    Attributes:
-        mode: the bias mode to force; None lets the program choose.
-        plain: take no lever that the job allows or the profile has measured (drafts, streaming, balance).
-        bias_budget: allowed |1 - trained / unconditioned mean length|; None means 0 when the mode is free, and no bound
-            when a mode is forced (the plan then carries the bias that is predicted, rounded up to whole percents).
-        objective: "seconds" of the whole pool, or "usd" for the nodes that the plan takes of it.
-        within_s: most seconds of the mean step, for the objective `usd-within`; None: any.
-        seed: of the length model and of all simulated rounds.
-        max_nodes: limit of the integer program's branch and bound.
-        pool: the engines' pool; None: whichever is best of those that the profile prices.
-        prompts: how many the job's data holds; None: as many as any round wants.
-        for_any: also consider layouts and levers that `rlplan execute` cannot run (plans/facts/executable.py).
-        model: the shape of the job's model (plans/facts/model_shape.py); None: as the table of public models has it.
-        passes: how many rounds are simulated of which candidates.
-    """
-
-    mode: Mode | None = None
-    plain: bool = False
-    bias_budget: float | None = None
-    objective: Objective = "seconds"
-    within_s: float | None = None
-    seed: int = 0
-    max_nodes: int = MAX_NODES
-    prompts: int | None = None
-    pool: str | None = None
-    for_any: bool = False
-    model: ModelShape | None = None
-    passes: Sequence[Pass] = PASSES
-
-
-DEFAULTS = SolveOptions()
 
 
 def prepare(
@@ -101,23 +56,8 @@ def prepare(
         judge = places_of_judge(cluster, job, profile, options)[0]
     rollout, mode = job.rollout, options.mode
     model = _length_model(job, profile, trace, options.seed)
-    modes: tuple[Mode, ...] = MODES if mode is None else tuple(m for m in MODES if m in ("sync", mode))
-    in_usd = options.objective == "usd"
-    space = enumerate_space(
-        cluster,
-        job,
-        profile,
-        model,
-        modes,
-        fewer_nodes=in_usd,
-        prompts=options.prompts,
-        for_any=options.for_any,
-        shape=options.model,
-        planned=planned,
-        judge=judge,
-        pool=options.pool,
-    )
-    if in_usd and space.pools.usd_per_hour(space.pools.whole) == 0:
+    space = enumerate_space(cluster, job, profile, model, options, planned, judge)
+    if options.objective == "usd" and space.pools.usd_per_hour(space.pools.whole) == 0:
         raise InputError(
             f"pool '{space.pool}' costs nothing (usd_per_node_hour or usd_per_gpu_hour is 0), so no plan is cheaper "
             "than another; give its price or minimise seconds"
@@ -229,8 +169,8 @@ def warn_of_few_prompts(search: Search, cycle: Cycle, prompts: int | None) -> No
     """Warn where the data's `prompts` are too few for every step of the chosen schedule to train whole groups."""
     if prompts is None:
         return
-    setting, key = search.setting, cast(ShortKey, cycle.short.key)
-    rule = None if cycle.long is None else cast(LongKey, cycle.long.key).queue_rule
+    setting, key = search.setting, cycle.short.key
+    rule = None if cycle.long is None else cycle.long.key.queue_rule
     queue = None if rule is None else rule.prompts
     caution = few_for_refills(
         setting.draws.model, key, setting.target, setting.group_size, setting.dynamic_sampling, prompts, queue

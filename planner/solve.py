@@ -24,13 +24,14 @@ from .choose.balance_choice import balanced
 from .choose.candidate_search import Progress, Search
 from .choose.candidates.pool_choice import Unplannable, engine_pools
 from .choose.candidates.reward_choices import judge_text
+from .choose.candidates.solve_options import DEFAULTS, SolveOptions
 from .choose.cycle_cost import Cycle
 from .choose.round_program import Solution
 from .choose.schedule_choice import decide
 from .explain.assumed_effects import assumed_why
 from .explain.predictions import predict
 from .explain.why import explain
-from .search_inputs import DEFAULTS, SolveOptions, places_of_judge, prepare, warn_of_few_prompts
+from .search_inputs import places_of_judge, prepare, warn_of_few_prompts
 from .write_plan import planned_job, solver_facts, write_plan
 
 JUDGE_TIE = 0.01

@@ -6,7 +6,6 @@ import math
 import time
 import warnings
 from datetime import UTC, datetime
-from typing import cast
 
 from .. import __version__
 from ..plans.facts.digest import job_decisions, job_predictions
@@ -20,10 +19,10 @@ from ..profiles.reward_tables import RewardTable, reward_sha256
 from ..rounds.round_spec import UNBIASED, QueueRule
 from .choose.candidate_search import Search
 from .choose.candidates.round_kinds import LongKey, ShortKey
+from .choose.candidates.solve_options import SolveOptions
 from .choose.cycle_cost import Cycle, count_cycles
 from .choose.schedule_choice import Decided
 from .lengths.loss_divisors import expected_loss, kind_norms
-from .search_inputs import SolveOptions
 
 # Checksums cost a pass over all weights; a sync that corrupts one tensor corrupts every later step the same way.
 CHECKSUM_EVERY = 10
@@ -111,14 +110,14 @@ def norms_of(search: Search, cycle: Cycle, job: Job) -> KindNorms | None:
     """Norms of the gradients of the kinds of round of `cycle`; None where a step of each is taken as it is."""
     if cycle.long is None:
         return None
-    key = cast(ShortKey, cycle.short.key)
+    key = cycle.short.key
     return kind_norms(search.setting.draws.model, job, key.cutoff_tokens, key.long_share)
 
 
 def _planned_rounds(search: Search, cycle: Cycle, job: Job) -> Rounds:
     """Both kinds of round of the schedule: issue, rollout, update, hand-over."""
-    short = cast(ShortKey, cycle.short.key)
-    long = cast(LongKey, cycle.long.key) if cycle.long is not None else None
+    short = cycle.short.key
+    long = cycle.long.key if cycle.long is not None else None
     size, target = job.rollout.samples_per_prompt, job.rollout.prompts_per_step
     change = None if long is None else search.setting.change_of(long)
     spec = None if change is None else change.spec

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.round_costs import RoundCosts, round_costs
 from rlplan.planner.costs.update_costs import TrainCost
-from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import solve
 from rlplan.plans.diff.change import CERTAIN
 from rlplan.plans.diff.job_diff import diff_jobs

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import click
 
 from rlplan.planner.choose.candidate_search import Search, is_plain
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.choose.cycle_cost import Cycle
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.table_lengths import named_lengths
-from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import Solved, solve
 from rlplan.plans.facts.model_shape import ModelShape, shape_of_job
 from rlplan.plans.schema.cluster import Cluster, load_cluster

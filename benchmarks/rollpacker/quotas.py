@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.costs.decode_costs import DecodeCost
 from rlplan.planner.costs.reward_costs import RewardCost
 from rlplan.planner.lengths.table_lengths import copula_tokens
-from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.simulate.one_round import simulate_one_round
 from rlplan.planner.simulate.reference_round import RoundLengths, simulate_round
 from rlplan.planner.simulate.round_arrays import RoundDraws, RoundTimes

@@ -9,12 +9,13 @@ if the schedule saves `LEAST_SAVED` of its cost at least. A tie goes to samples 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from ...rounds.round_spec import UNBIASED
 from .candidate_search import Search
+from .candidates.solve_options import Pass
 from .cycle_cost import Column, Cycle
 from .holdout_rounds import simulate_holdout
-from .near_best import Pass
 from .schedule_choice import Decided
 
 LEAST_SAVED = 0.01
@@ -57,7 +58,7 @@ def balanced(search: Search, decided: Decided) -> Decided:
     return dataclasses.replace(decided, solution=solution, cycle=cycle, holdout=holdout)
 
 
-def _balanced(column: Column) -> Column:
+def _balanced(column: Column[Any]) -> Column[Any]:
     return dataclasses.replace(column, key=column.key._replace(balanced=True))
 
 

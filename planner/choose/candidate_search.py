@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import Any
 
+from ...plans.schema.levers import EngineLayout
 from ...plans.yaml.errors import Infeasible
 from ...rounds.round_spec import UNBIASED, Mode
 from ..costs.reward_costs import RewardCost
@@ -27,10 +28,8 @@ from ..simulate.columns.whole_columns import LongColumn, Setting, ShortColumn, e
 from .candidates.candidate_rounds import cutoffs_between, queue_rule
 from .candidates.candidate_space import Space
 from .candidates.round_kinds import DeferralRule, LongKey, ShortKey, column_name, defers, is_plain_key
-from .cycle_cost import Column, Cycle, all_cycles, length_ratio, make_cycle
-from .near_best import PASSES as PASSES
-from .near_best import Pass as Pass
-from .near_best import first_rewards, keys_near_best, rewards_near_best
+from .candidates.solve_options import Pass
+from .cycle_cost import SLOW_SHARE, Column, Cycle, all_cycles, length_ratio, make_cycle
 from .plan_limits import Limits
 
 Progress = Callable[[str, float], None]
@@ -49,6 +48,90 @@ cutoffs are divided. The cost is flat around its least: an eighth of the distanc
 ON_REQUEST = ("predict",)
 """Modes that are chosen only when they are forced: `predict` gains from the second epoch on, and a job does not say how
 many it will have."""
+
+
+# -- which candidates are near enough to the best to be worth more rounds ---------------------------------------------
+
+REWARD_MARGIN = 0.1
+"""A reward choice that makes the best plain rounds dearer by more than this share of their cost is tried no further."""
+
+WITHIN_MARGIN = 1.05
+"""How many times the seconds allowed the mean step of a schedule may take that is simulated further."""
+
+MOST_REWARDS = 4
+"""Reward choices that are tried beside the first."""
+
+
+def keys_near_best(cycles: Sequence[Cycle], limits: Limits, margin: float) -> set[ShortKey | LongKey]:
+    """Kinds of round of the schedules that cost at most `margin` (a share) more than the best, a standard error of
+    either aside.
+
+    The best cycle that certainly keeps the limits sets the bar. Cycles that may keep them are let through.
+    """
+    sure = [c for c in cycles if not c.violations(limits)]
+    # The SLO is left out, and the mean step of few rounds may be off by much.
+    within_s = None if limits.within_s is None else limits.within_s * (1 + margin) * WITHIN_MARGIN
+    lenient = dataclasses.replace(limits, slo=False, within_s=within_s)
+    maybe = [c for c in cycles if _may_keep(c, lenient)]
+    if not sure and limits.slo:
+        # Few rounds tell little about 5 % of the steps: the columns with the fewest slow steps may keep the SLO.
+        fewest = min((c.slow_share() for c in maybe), default=0.0)
+        maybe = [c for c in maybe if c.slow_share() <= fewest + SLOW_SHARE]
+    best = min((c.cost(limits) + c.cost_error(limits) for c in sure or maybe), default=math.inf)
+    bar = best * (1 + margin)
+    keep: set[ShortKey | LongKey] = set()
+    for cycle in maybe:
+        if cycle.cost(limits) - cycle.cost_error(limits) <= bar:
+            keep.add(cycle.short.key)
+            if cycle.long:
+                keep.add(cycle.long.key)
+    return keep
+
+
+def first_rewards(
+    costs: Mapping[int, float], layouts: Iterable[EngineLayout], limits: Limits
+) -> dict[EngineLayout, int]:
+    """The reward choice that kinds of round are first simulated with, by layout: of those whose workers have cores
+    beside its engines that which costs least by `costs`, as of `rewards_near_best`.
+
+    Kinds of round differ far more in other things than in how fast they are scored, so that few that lose with one
+    choice would win with another.
+    """
+    return {
+        layout: min(
+            (choice for choice in costs if not limits.lacks_cores(layout, choice)),
+            key=lambda choice: (costs[choice], choice),
+            default=0,
+        )
+        for layout in layouts
+    }
+
+
+def rewards_near_best(costs: Mapping[int, float]) -> list[int]:
+    """The reward choices that later passes try beside the first, by what the best plain rounds cost with each.
+
+    Of those that are near the best they are spread over all counts of workers; what lies between is tried for the best
+    schedule (ties.py).
+    """
+    best = min(costs, key=lambda choice: (costs[choice], choice))
+    near = [c for c in sorted(costs) if c != best and costs[c] <= (1.0 + REWARD_MARGIN) * costs[best]]
+    step = max(1.0, len(near) / MOST_REWARDS)
+    return [near[int(step * (number + 1)) - 1] for number in range(min(MOST_REWARDS, len(near)))]
+
+
+def _may_keep(cycle: Cycle, limits: Limits) -> bool:
+    """Whether the cycle keeps the limits if the noise of its bias is counted in its favour."""
+
+    def favour(column: Column[Any]) -> Column[Any]:
+        return dataclasses.replace(column, excess_error=-column.excess_error) if column.excess_error else column
+
+    short, long = favour(cycle.short), favour(cycle.long) if cycle.long else None
+    if short is not cycle.short or long is not cycle.long:
+        cycle = dataclasses.replace(cycle, short=short, long=long)
+    return not cycle.violations(limits)
+
+
+# -- the search --------------------------------------------------------------------------------------------------------
 
 
 class Search:
@@ -79,7 +162,7 @@ class Search:
         self.long = {key: long_column(setting, key) for key in space.long}
         self.needs_long: set[DeferralRule] = {k.deferral for k in space.short if defers(k.deferral, setting.target)}
         self._pools: dict[DeferralRule, list[str]] = {}
-        self._numbers: dict[ShortKey | LongKey, Column] = {}
+        self._numbers: dict[ShortKey | LongKey, Column[Any]] = {}
 
     # -- simulating ----------------------------------------------------------------------------------------------------
 
@@ -106,7 +189,7 @@ class Search:
                 )
 
     def _first_reward(self, rounds: int) -> list[int]:
-        """Take the reward choice of the best plain rounds for the first pass; returns others to try (near_best.py)."""
+        """Take the reward choice of the best plain rounds for the first pass; returns others to try."""
         if len(self.space.rewards) < 2:
             return []
         for key, column in self.short.items():
@@ -116,7 +199,7 @@ class Search:
         best = min(plain, key=lambda c: (c.cost(self.limits), c.name), default=None)
         if best is None:
             return []
-        tried = [cast(ShortKey, best.short.key)._replace(reward=choice) for choice in range(len(self.space.rewards))]
+        tried = [best.short.key._replace(reward=choice) for choice in range(len(self.space.rewards))]
         tried = [key for key in tried if not self.limits.lacks_cores(key.layout, key.reward)]
         costs: dict[int, float] = {}
         for key in tried:
@@ -264,8 +347,8 @@ class Search:
     def anew(self, cycles: Sequence[Cycle], draws: Draws, rewards: Sequence[RewardCost] | None = None) -> Search:
         """A search of only these schedules, on other draws, and with other costs of all reward choices if any are
         given; nothing is simulated yet."""
-        short = {cast(ShortKey, c.short.key) for c in cycles}
-        long = {cast(LongKey, c.long.key) for c in cycles if c.long}
+        short = {c.short.key for c in cycles}
+        long = {c.long.key for c in cycles if c.long}
         space = dataclasses.replace(self.space, short=tuple(sorted(short)), long=tuple(sorted(long)))
         setting = dataclasses.replace(self.setting, draws=draws)
         if rewards is not None:
@@ -276,10 +359,10 @@ class Search:
     def simulate(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> Cycle:
         """The schedule by this search's own rounds, at least so many of either kind; without long rounds if its short
         rounds defer no prompt."""
-        short = cast(ShortKey, cycle.short.key)
+        short = cycle.short.key
         self._add([short], [])
         self.short[short].extend(short_rounds)
-        long = cast(LongKey, cycle.long.key) if cycle.long else None
+        long = cycle.long.key if cycle.long else None
         if long is not None:
             self._add([], [long])
             self._extend_long(long, long_rounds)
@@ -289,7 +372,7 @@ class Search:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def columns(self) -> tuple[list[Column], list[Column]]:
+    def columns(self) -> tuple[list[Column[ShortKey]], list[Column[LongKey]]]:
         """(short, long) columns with at least one round, as numbers."""
         short = [self._column(k, c) for k, c in self.short.items() if len(c.log)]
         return short, [self._column(k, c) for k, c in self.long.items() if len(c.log)]
@@ -307,7 +390,7 @@ class Search:
         """The plain synchronous schedules among them."""
         return [c for c in self.sync_cycles() if is_plain(c)]
 
-    def _column(self, key: ShortKey | LongKey, column: ShortColumn | LongColumn) -> Column:
+    def _column(self, key: ShortKey | LongKey, column: ShortColumn | LongColumn) -> Column[Any]:
         log, known = column.log, self._numbers.get(key)
         if known is not None and known.rounds == len(log):
             return known
@@ -344,16 +427,16 @@ class Search:
     def phase_seconds(self, cycle: Cycle, short_rounds: int, long_rounds: int) -> dict[str, float]:
         """Seconds per trained sample by phase, on a cycle's first rounds only: what two cycles are compared on if one
         has fewer. Changing engines and shards counts as weight transfer."""
-        column = self.short[cast(ShortKey, cycle.short.key)].first(short_rounds)
+        column = self.short[cycle.short.key].first(short_rounds)
         short = column.phases_s(self.space.train[cycle.train], short_rounds)
         long = dict.fromkeys(short, 0.0)
         if cycle.long:
-            log = self.long[cast(LongKey, cycle.long.key)].first(long_rounds)
+            log = self.long[cycle.long.key].first(long_rounds)
             long = log.phases_s(self.space.train[cycle.long_train], long_rounds)
             long["sync"] += cycle.switch_s
         return {phase: cycle.weigh(self.limits.group_size, short[phase], long[phase]) for phase in short}
 
-    def on_all_rounds(self, column: Column, other: Column | None, train: int) -> Column:
+    def on_all_rounds(self, column: Column[Any], other: Column[Any] | None, train: int) -> Column[Any]:
         """A column with the seconds that it would have on as many rounds as `other` of its kind has: times what `other`
         has on all of its rounds over what it has on as many as the column."""
         if other is None or column.rounds >= other.rounds:

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from ...plans.schema.levers import EngineLayout
 from ..costs.job_pools import NodesTaken
@@ -27,8 +28,11 @@ CONFIDENCE_Z = 1.645
 SLOW_SHARE = 0.05
 
 
+Key = TypeVar("Key", bound=ShortKey | LongKey, covariant=True)
+
+
 @dataclass(frozen=True)
-class Column:
+class Column(Generic[Key]):
     """A kind of round as numbers, means over its simulated rounds.
 
     Attributes:
@@ -45,7 +49,7 @@ class Column:
     """
 
     name: str
-    key: ShortKey | LongKey
+    key: Key
     step_s: tuple[float, ...]
     groups: float
     moved: float
@@ -66,12 +70,6 @@ class Column:
         return self.key.layout
 
     @property
-    def layouts(self) -> tuple[EngineLayout, ...]:
-        """Its engines, and those of its tail where it has others."""
-        tail = self.key.tail_layout if isinstance(self.key, LongKey) else None
-        return (self.key.layout,) if tail is None else (self.key.layout, tail)
-
-    @property
     def reward(self) -> int:
         """The number of its choice of reward workers and deadlines."""
         return self.key.reward
@@ -89,8 +87,8 @@ class Cycle:
     `switch_s` are the seconds that one long round costs for changing engines and shards, there and back.
     """
 
-    short: Column
-    long: Column | None
+    short: Column[ShortKey]
+    long: Column[LongKey] | None
     train: int
     long_train: int
     switch_s: float = 0.0
@@ -143,7 +141,7 @@ class Cycle:
 
     def taken(self, limits: Limits) -> NodesTaken:
         """Nodes that the plan takes of each pool: the most that engines, trainers or host memory need."""
-        layouts = [self.short.layout, *(self.long.layouts if self.long else ())]
+        layouts = [self.short.layout, *(self.long.key.layouts if self.long else ())]
         trains = [self.train, *([self.long_train] if self.long else [])]
         return limits.taken(layouts, trains)
 
@@ -191,7 +189,7 @@ class Cycle:
             broken.append("slo")
         if limits.within_s is not None and self.step_s() > limits.within_s * (1 + 1e-9):
             broken.append("within")
-        layouts = {short.layout, *(long.layouts if long else ())}
+        layouts = {short.layout, *(long.key.layouts if long else ())}
         trains = {self.train, self.long_train} if long else {self.train}
         if not limits.holds(layouts, trains):
             broken.append("memory")
@@ -202,7 +200,9 @@ class Cycle:
         return broken
 
 
-def make_cycle(short: Column, long: Column | None, train: int, long_train: int, limits: Limits) -> Cycle:
+def make_cycle(
+    short: Column[ShortKey], long: Column[LongKey] | None, train: int, long_train: int, limits: Limits
+) -> Cycle:
     """A cycle with what changing between its kinds of round costs."""
     if long is None:
         return Cycle(short, None, train, train)
@@ -215,8 +215,8 @@ def make_cycle(short: Column, long: Column | None, train: int, long_train: int, 
 
 
 def all_cycles(
-    short: Sequence[Column],
-    long: Sequence[Column],
+    short: Sequence[Column[ShortKey]],
+    long: Sequence[Column[LongKey]],
     needs_long: set[DeferralRule],
     limits: Limits,
     every_train: bool = False,
@@ -228,10 +228,11 @@ def all_cycles(
     """
     by_rule = partners_of(long)
     rivals = _rivals(range(len(short[0].step_s)), limits) if short else {}
-    best = {c.name: _best_trains(c, limits, rivals) for c in [*short, *long]}
+    columns: list[Column[ShortKey | LongKey]] = [*short, *long]
+    best = {c.name: _best_trains(c, limits, rivals) for c in columns}
     cycles = []
     for column in short:
-        partners: Sequence[Column | None] = (
+        partners: Sequence[Column[LongKey] | None] = (
             by_rule.get((column.deferral, column.reward), []) if column.deferral in needs_long else [None]
         )
         for partner in partners:
@@ -244,16 +245,16 @@ def all_cycles(
     return cycles
 
 
-def partners_of(long: Sequence[Column]) -> dict[tuple[DeferralRule, int], list[Column]]:
+def partners_of(long: Sequence[Column[LongKey]]) -> dict[tuple[DeferralRule, int], list[Column[LongKey]]]:
     """Long columns by what a short column must have in common with them: the deferral rule, and the number of its
     reward choice, since both kinds of round have the same workers."""
-    partners: dict[tuple[DeferralRule, int], list[Column]] = {}
+    partners: dict[tuple[DeferralRule, int], list[Column[LongKey]]] = {}
     for column in long:
         partners.setdefault((column.deferral, column.reward), []).append(column)
     return partners
 
 
-def train_pairs(short: Column, long: Column, limits: Limits) -> set[tuple[int, int]]:
+def train_pairs(short: Column[ShortKey], long: Column[LongKey], limits: Limits) -> set[tuple[int, int]]:
     """Pairs of update choices of a short and a long column that can be part of a best cycle."""
     rivals = _rivals(range(len(short.step_s)), limits)
     return _train_pairs(_best_trains(short, limits, rivals), _best_trains(long, limits, rivals))
@@ -281,7 +282,7 @@ def _rivals(choices: Sequence[int], limits: Limits) -> dict[tuple[int, int], lis
 
 
 def _best_trains(
-    column: Column, limits: Limits, rivals: dict[tuple[int, int], list[int]]
+    column: Column[ShortKey | LongKey], limits: Limits, rivals: dict[tuple[int, int], list[int]]
 ) -> dict[tuple[int, int], list[int]]:
     """Of each of `rivals` the fastest update choice, and, under an SLO, the one with the fewest slow steps."""
     fastest: dict[tuple[int, int], list[int]] = {}
@@ -303,7 +304,9 @@ def _train_pairs(
     return {(m, w) for key, choices in short.items() if key in long for m in choices for w in long[key]}
 
 
-def count_cycles(short: Sequence[Column], long: Sequence[Column], needs_long: set[DeferralRule], limits: Limits) -> int:
+def count_cycles(
+    short: Sequence[Column[ShortKey]], long: Sequence[Column[LongKey]], needs_long: set[DeferralRule], limits: Limits
+) -> int:
     """How many schedules there are, all update choices counted that may go together."""
     partners = Counter((c.deferral, c.reward) for c in long)
     updates = len(short[0].step_s) if short else 0

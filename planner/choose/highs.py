@@ -14,8 +14,9 @@ from typing import Any
 import highspy
 import pulp
 
+from .candidates.solve_options import MAX_NODES
+
 # Programs of a thousand columns need a few hundred at most.
-MAX_NODES = 200_000
 
 _SEED = 1
 

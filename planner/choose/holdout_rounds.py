@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 from ...plans.schema.levers import EngineLayout
 from ...plans.schema.predicted import PredictedPhases
@@ -57,11 +57,11 @@ class ScheduledRounds(NamedTuple):
 def scheduled_rounds(search: Search, cycle: Cycle) -> list[ScheduledRounds]:
     """The schedule's kinds of round, short first."""
     share, trains = cycle.long_share(), search.space.train
-    short = cast(ShortKey, cycle.short.key)
+    short = cycle.short.key
     log = search.short[short].log
     rounds = [ScheduledRounds(1.0 - share, short, log, log.update_of(trains[cycle.train]), 0.0)]
     if cycle.long is not None:
-        long = cast(LongKey, cycle.long.key)
+        long = cycle.long.key
         log = search.long[long].log
         rounds.append(ScheduledRounds(share, long, log, log.update_of(trains[cycle.long_train]), cycle.switch_s))
     return rounds
@@ -144,7 +144,7 @@ class Holdout:
         size = self.search.limits.group_size
         return self.cycle.seconds_per_sample(size), self.baseline.seconds_per_sample(size)
 
-    def corrected(self, columns: Sequence[Column]) -> list[Column]:
+    def corrected(self, columns: Sequence[Column[Any]]) -> list[Column[Any]]:
         """The columns, those of the chosen schedule with what the holdout rounds say of its limits."""
         chosen = {column.name: column for column in (self.cycle.short, self.cycle.long) if column is not None}
         return [

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from ...plans.schema.levers import EngineLayout
 from ..costs.job_pools import HostShare, NodesTaken, fewest
-
-Objective = Literal["seconds", "usd"]
-"""The minimised cost, per trained sample."""
+from .candidates.solve_options import Objective
 
 
 @dataclass(frozen=True, slots=True)

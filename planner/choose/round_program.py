@@ -40,14 +40,15 @@ import pulp
 from ...plans.schema.plan import Method
 from ...plans.yaml.errors import Infeasible
 from ..costs.job_pools import NodesTaken
-from .candidates.round_kinds import DeferralRule
-from .cycle_cost import CONFIDENCE_Z, SLOW_SHARE, Column, Cycle, all_cycles, make_cycle
-from .highs import MAX_NODES, minimise
+from .candidates.round_kinds import DeferralRule, LongKey, ShortKey
+from .candidates.solve_options import MAX_NODES
+from .cycle_cost import CONFIDENCE_Z, SLOW_SHARE, Column, Cycle, Key, all_cycles, make_cycle
+from .highs import minimise
 from .plan_limits import Limits
 
 # The model of the round program in PuLP: its variables, constraints and objective, as round_program.py states them.
 
-Weight = Callable[[Column, int], float]
+Weight = Callable[[Column[Any], int], float]
 """A quantity of a round of a column with an update choice."""
 
 
@@ -60,7 +61,7 @@ class _Kind:
     def __init__(
         self,
         names: tuple[str, str, str],
-        columns: Sequence[Column],
+        columns: Sequence[Column[Any]],
         trains: Sequence[int],
         limits: Limits,
         choices: Sequence[NodesTaken],
@@ -82,15 +83,15 @@ class _Kind:
         """Sum of a quantity over the rounds on choice `k` of nodes."""
         return pulp.lpSum([weight(column, m) * rate for column, _, m, rate in self.rates[k]])
 
-    def rounds_by(self, k: int, key: Callable[[Column, int], Hashable], weight: Weight) -> dict[Any, Any]:
+    def rounds_by(self, k: int, key: Callable[[Column[Any], int], Hashable], weight: Weight) -> dict[Any, Any]:
         """Sums of a quantity over the rounds on choice `k` of nodes, by a key of them."""
         return _sums((key(column, m), weight(column, m) * rate) for column, _, m, rate in self.rates[k])
 
-    def columns_by(self, key: Callable[[Column], Hashable]) -> dict[Any, Any]:
+    def columns_by(self, key: Callable[[Column[Any]], Hashable]) -> dict[Any, Any]:
         """Whether a column is used, by a key of columns."""
         return _sums((key(column), used) for column, used in zip(self.columns, self.used, strict=True))
 
-    def weighed(self, weight: Callable[[Column], float]) -> Any:
+    def weighed(self, weight: Callable[[Column[Any]], float]) -> Any:
         """The quantity of the column that is used."""
         return pulp.lpSum([weight(column) * used for column, used in zip(self.columns, self.used, strict=True)])
 
@@ -106,7 +107,7 @@ def _sums(terms: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     return {key: pulp.lpSum(listed[key]) for key in sorted(listed)}
 
 
-def _unbeaten(column: Column, trains: Sequence[int], nodes: NodesTaken, limits: Limits) -> list[int]:
+def _unbeaten(column: Column[Any], trains: Sequence[int], nodes: NodesTaken, limits: Limits) -> list[int]:
     """Update choices that a column can have on so many nodes, without those that another one beats: of the same
     sharding and host memory, no slower, and with no more slow steps."""
     if limits.nodes_of(column.layout) > nodes.rollout:
@@ -130,8 +131,8 @@ class ProgramModel:
 
     def __init__(
         self,
-        short: list[Column],
-        long: list[Column],
+        short: list[Column[ShortKey]],
+        long: list[Column[LongKey]],
         needs_long: set[DeferralRule],
         limits: Limits,
         group_target: int,
@@ -233,17 +234,17 @@ class ProgramModel:
         rollout = pulp.lpSum([nodes.rollout * chosen for nodes, chosen in zip(self.choices, self.nodes, strict=True)])
         train = pulp.lpSum([nodes.train * chosen for nodes, chosen in zip(self.choices, self.nodes, strict=True)])
         for kind, name in zip(self._kinds, ("short", "long"), strict=True):
-            self.problem += kind.weighed(lambda c: max(map(limits.nodes_of, c.layouts))) <= rollout, f"{name}_nodes"
+            self.problem += kind.weighed(lambda c: max(map(limits.nodes_of, c.key.layouts))) <= rollout, f"{name}_nodes"
             trainers = pulp.lpSum([limits.train_nodes_of(m) * used for m, used in kind.update.items()])
             self.problem += trainers <= (rollout if pool is None else train), f"{name}_train_nodes"
         if limits.workers:
             workers = self.short.weighed(lambda column: limits.workers[column.reward])
             self.problem += workers <= self.short.weighed(lambda c: limits.worker_room[c.layout]), "reward_cores"
-        layouts = sorted({layout for kind in self._kinds for column in kind.columns for layout in column.layouts})
+        layouts = sorted({layout for kind in self._kinds for column in kind.columns for layout in column.key.layouts})
         exists = {key: pulp.LpVariable(f"e_{number:05d}", cat=pulp.LpBinary) for number, key in enumerate(layouts)}
         for kind, name in zip(self._kinds, ("short", "long"), strict=True):
             for c, (column, used) in enumerate(zip(kind.columns, kind.used, strict=True)):
-                for number, layout in enumerate(column.layouts):
+                for number, layout in enumerate(column.key.layouts):
                     self.problem += used <= exists[layout], f"{name}_engines_{c:05d}_{number}"
         most = limits.all_nodes
         for k, (nodes, chosen) in enumerate(zip(self.choices, self.nodes, strict=True)):
@@ -327,8 +328,8 @@ class Solution:
 
 
 def solve_program(
-    short: Sequence[Column],
-    long: Sequence[Column],
+    short: Sequence[Column[ShortKey]],
+    long: Sequence[Column[LongKey]],
     needs_long: set[DeferralRule],
     limits: Limits,
     group_target: int,
@@ -346,7 +347,7 @@ def solve_program(
         dynamic_sampling: whether groups whose rewards are all equal were dropped, for the error to say.
     """
     # Few rounds of dynamic sampling may have trained no group at all: such a column has no rate.
-    short, long = (sorted((c for c in cs if c.groups > 0), key=lambda c: c.name) for cs in (short, long))
+    short, long = _that_train(short), _that_train(long)
     if not short:
         raise Infeasible(nothing_trained(dynamic_sampling))
     solved = _solve(short, long, needs_long, limits, group_target, max_nodes)
@@ -367,17 +368,24 @@ def solve_program(
     )
 
 
-def _node_choices(short: Sequence[Column], long: Sequence[Column], limits: Limits) -> list[NodesTaken]:
+def _that_train(columns: Sequence[Column[Key]]) -> list[Column[Key]]:
+    return sorted((column for column in columns if column.groups > 0), key=lambda column: column.name)
+
+
+def _node_choices(
+    short: Sequence[Column[ShortKey]], long: Sequence[Column[LongKey]], limits: Limits
+) -> list[NodesTaken]:
     """Numbers of nodes that a schedule may take: those that engines, trainers or their host memory need; minimising
     seconds only the most."""
     trains, all_nodes = range(len(short[0].step_s)), limits.all_nodes
-    engines = {limits.nodes_of(c.layout) for c in [*short, *long]}
+    columns: list[Column[Any]] = [*short, *long]
+    engines = {limits.nodes_of(c.layout) for c in columns}
     trainers = {limits.train_nodes_of(m) for m in trains}
     if limits.objective == "seconds":
         engines, trainers = {max(engines | {all_nodes.rollout})}, {max(trainers | {all_nodes.train})}
     else:
         states = {limits.train_host[m]: m for m in trains}.values() if limits.train_host else [0]
-        pairs = itertools.product({c.layout for c in short}, {c.layouts for c in [*short, *long]}, states)
+        pairs = itertools.product({c.layout for c in short}, {c.key.layouts for c in columns}, states)
         taken = {limits.taken([s, *w], [m]) for s, w, m in pairs}
         engines, trainers = engines | {t.rollout for t in taken}, trainers | {t.train for t in taken}
     if limits.train_pool is None:
@@ -387,8 +395,8 @@ def _node_choices(short: Sequence[Column], long: Sequence[Column], limits: Limit
 
 
 def _solve(
-    short: list[Column],
-    long: list[Column],
+    short: list[Column[ShortKey]],
+    long: list[Column[LongKey]],
     needs_long: set[DeferralRule],
     limits: Limits,
     group_target: int,
@@ -415,7 +423,11 @@ def _solve(
 
 
 def _why_infeasible(
-    short: Sequence[Column], long: Sequence[Column], needs_long: set[DeferralRule], limits: Limits, group_target: int
+    short: Sequence[Column[ShortKey]],
+    long: Sequence[Column[LongKey]],
+    needs_long: set[DeferralRule],
+    limits: Limits,
+    group_target: int,
 ) -> str:
     """The error that names the limit that binds: solve again without each limit, and see which gives a plan."""
     limits = dataclasses.replace(limits, objective="seconds")  # feasibility does not depend on the price

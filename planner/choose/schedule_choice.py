@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ...plans.yaml.errors import Infeasible
 from .candidate_search import ON_REQUEST, Progress, Search, is_plain
+from .candidates.round_kinds import LongKey, ShortKey
 from .cycle_cost import Column, Cycle
 from .holdout_rounds import Holdout, least_p95, simulate_holdout, step_p95
 from .plan_limits import Limits
@@ -117,7 +118,7 @@ class Decided:
         return cost_above(search, self.solution.cycle, self.cycle)
 
 
-def eligible_of(search: Search) -> list[Column]:
+def eligible_of(search: Search) -> list[Column[ShortKey]]:
     """Simulated short columns of the modes that may be chosen: the forced one, or those that need no force."""
     mode = search.mode
     return [
@@ -127,7 +128,7 @@ def eligible_of(search: Search) -> list[Column]:
     ]
 
 
-def finalists_of(search: Search) -> tuple[list[Column], list[Column]]:
+def finalists_of(search: Search) -> tuple[list[Column[ShortKey]], list[Column[LongKey]]]:
     """(short, long) columns with all rounds of the last pass: columns that lost an earlier pass have too few rounds to
     be chosen, since few rounds are lucky more often."""
     last = search.passes[-1]
@@ -156,7 +157,7 @@ def solve_all(search: Search, max_nodes: int) -> Solution:
         solution = solve_program(
             finalists or eligible, partners or every, search.needs_long, search.limits, target, max_nodes, dynamic
         )
-        if not finalists or {c.name for c in (*eligible, *every)} == {c.name for c in (*finalists, *partners)}:
+        if not finalists or (len(finalists), len(partners)) == (len(eligible), len(every)):
             return solution
         chosen = solution.cycle
         levelled = [search.on_all_rounds(c, chosen.short, chosen.train) for c in eligible]

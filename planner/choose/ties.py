@@ -38,7 +38,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import cast
+from typing import Any
 
 from ...plans.facts.executable import SAME_IN_BOTH_KINDS, update_faults
 from ...rounds.round_spec import UNBIASED
@@ -118,7 +118,8 @@ def simplest(search: Search, best: Cycle, tolerance: float) -> Cycle:
     May simulate candidates further, which leaves `best` and all rounds that there are as they were.
     """
     enough, tried, cost = _enough(search), 0, _cost_on(search, best)
-    short, long = ({c.name: c for c in columns} for columns in search.columns())
+    short_columns, long_columns = search.columns()
+    short, long = {c.name: c for c in short_columns}, {c.name: c for c in long_columns}
     while True:
         tied = _tied(search, best, cost, tolerance, list(short.values()), list(long.values()), tried >= TRIES)
         chosen = _first(search, best, cost, _earning(search, best, cost, tied, tolerance))
@@ -196,9 +197,9 @@ def _first(search: Search, best: Cycle, cost: CostOn, tied: list[Cycle]) -> Cycl
 
 def simplicity(search: Search, cycle: Cycle) -> tuple[float, ...]:
     """The sort key of points 1 to 7 of the module's docstring, most important first; a smaller key is simpler."""
-    kinds: list[Column] = [cycle.short, *([cycle.long] if cycle.long else [])]
+    kinds: list[Column[Any]] = [cycle.short, *([cycle.long] if cycle.long else [])]
     trains = [search.space.train[cycle.train], *([search.space.train[cycle.long_train]] if cycle.long else [])]
-    layouts, mode = {layout for kind in kinds for layout in kind.layouts}, cycle.short.deferral.mode
+    layouts, mode = {layout for kind in kinds for layout in kind.key.layouts}, cycle.short.deferral.mode
     return (
         (mode != "sync") + (mode not in UNBIASED),
         len(kinds),
@@ -218,11 +219,11 @@ def executable(cycle: Cycle, trains: list[TrainCost]) -> bool:
 
 def issued_per_trained(cycle: Cycle, target: int, group_size: int) -> float:
     """Samples that rounds issue at their start for each that they train, mean over the cycle's steps."""
-    key = cast(ShortKey, cycle.short.key)
+    key = cycle.short.key
     share, short = cycle.long_share(), over_issue(key.prompts, key.samples, target, group_size)
     if cycle.long is None:
         return short
-    long = cast(LongKey, cycle.long.key)
+    long = cycle.long.key
     return (1.0 - share) * short + share * (long.queue[0] / target if long.queue else long.copies)
 
 
@@ -256,8 +257,8 @@ def _tied(
     best: Cycle,
     cost: CostOn,
     tolerance: float,
-    short: list[Column],
-    long: list[Column],
+    short: list[Column[ShortKey]],
+    long: list[Column[LongKey]],
     solid_only: bool,
 ) -> list[Cycle]:
     """Schedules of as many nodes that keep the limits and cost at most `tolerance` more than `best`, `best` included.
@@ -281,7 +282,7 @@ def _tied(
     return schedules
 
 
-def _within(short: Column, long: Column | None, bar: float, search: Search) -> Iterator[Cycle]:
+def _within(short: Column[ShortKey], long: Column[LongKey] | None, bar: float, search: Search) -> Iterator[Cycle]:
     """Schedules of these two kinds of round that cost at most `bar`."""
     limits, trains = search.limits, range(len(search.space.train))
     fastest = [min(trains, key=lambda m: (c.step_s[m], m)) for c in (short, long or short)]

@@ -1,17 +1,19 @@
-"""The decisions of a schedule: for each its key in the plan, its value in a cycle, and its text for a reader."""
+"""The decisions of a schedule: for each its key in the plan, its value in a cycle, its text for a reader, and its next
+best alternative."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from ...plans.facts.plan_text import update_text
 from ...plans.phrases.numbers import count
+from ...plans.phrases.sentences import PHASE_NAMES, TIE_PERCENT, Alternative
 from ...plans.schema.levers import UpdateLayout
 from ...plans.schema.predicted import PredictedPhases
 from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import LongKey, ShortKey
-from ..choose.cycle_cost import Cycle
+from ..choose.cycle_cost import Cycle, make_cycle
 from ..costs.colocation import shares_gpus, sleep_and_wake_s, state_moves_s
 from ..costs.decode_costs import DecodeCost
 
@@ -46,114 +48,91 @@ def _kinds(search: Search, cycle: Cycle) -> list[tuple[DecodeCost, UpdateLayout]
     return kinds
 
 
-Value = Callable[[Cycle], Any]
-Text = Callable[[Cycle], str]
+class ScheduleDecision(NamedTuple):
+    """A decision of a schedule: its key in the plan, and of a cycle its value and its text."""
+
+    key: str
+    value: Callable[[Cycle], Any]
+    text: Callable[[Cycle], str]
 
 
-def decisions(search: Search, mode: str, deferring: bool) -> list[tuple[str, Value, Text]]:
-    """(plan key, its value in a cycle, its text) of each decision that schedules of `mode` make.
+def decisions(search: Search, mode: str, deferring: bool) -> list[ScheduleDecision]:
+    """The decisions that schedules of `mode` make; `deferring`: whether the schedule has long rounds."""
+    made, rewards = list(_of_short_rounds(search, mode)), search.space.rewards
+    if deferring:
+        made += _of_long_rounds(search, mode)
+    if len(rewards) > 1:
+        made.append(ScheduleDecision("reward", lambda c: c.short.reward, lambda c: rewards[c.short.reward].text()))
+    return made
 
-    `deferring`: whether the schedule has long rounds.
-    """
-    trains, drafted = search.space.train, bool(search.space.drafted)
-    hands_over = any(key.hand_over for key in search.space.long)
-    balances = [any(key.balanced for key in keys) for keys in (search.short, search.long)]
-    has_tail = any(key.tail for key in search.space.long)
 
-    def short(c: Cycle) -> ShortKey:
-        return cast(ShortKey, c.short.key)
+def _of_short_rounds(search: Search, mode: str) -> Iterator[ScheduleDecision]:
+    def decision(key: str, read: Callable[[ShortKey], Any], text: Callable[[ShortKey], str]) -> ScheduleDecision:
+        return ScheduleDecision(f"rounds.short.{key}", lambda c: read(c.short.key), lambda c: text(c.short.key))
 
-    def of_long(read: Callable[[LongKey], Any], text: Callable[[LongKey], str]) -> tuple[Value, Text]:
+    train = search.space.train
+    if mode != "sync":
+        yield decision("issue.prompts", lambda short: short.prompts, lambda short: f"{short.prompts} prompts issued")
+    if mode == "race":
+        yield decision("issue.samples", lambda short: short.samples, lambda short: f"{short.samples} samples a prompt")
+    if mode == "exact":
+        yield decision(
+            "cutoff_tokens", lambda short: short.cutoff_tokens, lambda short: f"cutoff {short.cutoff_tokens} tokens"
+        )
+    if search.space.drafted:
+        yield decision(
+            "rollout.drafts",
+            lambda short: short.draft_tokens,
+            lambda short: f"short rounds {_drafts(short.draft_tokens)}",
+        )
+    if any(key.balanced for key in search.short):
+        yield decision(
+            "rollout.balance", lambda short: short.balanced, lambda short: f"short rounds {_balance(short.balanced)}"
+        )
+    if mode == "predict":
+        yield decision(
+            "long_share",
+            lambda short: short.long_share,
+            lambda short: f"the {100 * short.long_share:g}% of the prompts with the longest history in long rounds",
+        )
+    yield decision("rollout", lambda short: short.layout, lambda short: f"short rounds on {short.layout}")
+    yield ScheduleDecision(
+        "rounds.short.train",
+        lambda c: c.train,
+        lambda c: f"short rounds train by {update_text(train[c.train].layout)}",
+    )
+
+
+def _of_long_rounds(search: Search, mode: str) -> Iterator[ScheduleDecision]:
+    def decision(key: str, read: Callable[[LongKey], Any], text: Callable[[LongKey], str]) -> ScheduleDecision:
         # A race over samples only has no long rounds; it is an alternative to a race over prompts.
-        def key(c: Cycle) -> LongKey | None:
-            return cast(LongKey, c.long.key) if c.long else None
-
-        return (
-            lambda c: None if (long := key(c)) is None else read(long),
-            lambda c: "no long rounds" if (long := key(c)) is None else text(long),
+        return ScheduleDecision(
+            f"rounds.long.{key}",
+            lambda c: read(c.long.key) if c.long else None,
+            lambda c: text(c.long.key) if c.long else "no long rounds",
         )
 
-    table: list[tuple[bool, str, tuple[Value, Text]]] = [
-        (
-            mode != "sync",
-            "rounds.short.issue.prompts",
-            (lambda c: short(c).prompts, lambda c: f"{short(c).prompts} prompts issued"),
-        ),
-        (
-            mode == "race",
-            "rounds.short.issue.samples",
-            (lambda c: short(c).samples, lambda c: f"{short(c).samples} samples a prompt"),
-        ),
-        (
-            mode == "exact",
-            "rounds.short.cutoff_tokens",
-            (lambda c: short(c).cutoff_tokens, lambda c: f"cutoff {short(c).cutoff_tokens} tokens"),
-        ),
-        (
-            drafted,
-            "rounds.short.rollout.drafts",
-            (lambda c: short(c).draft_tokens, lambda c: f"short rounds {_drafts(short(c).draft_tokens)}"),
-        ),
-        (
-            balances[0],
-            "rounds.short.rollout.balance",
-            (lambda c: short(c).balanced, lambda c: f"short rounds {_balance(short(c).balanced)}"),
-        ),
-        (
-            mode == "predict",
-            "rounds.short.long_share",
-            (
-                lambda c: short(c).long_share,
-                lambda c: f"the {100 * short(c).long_share:g}% of the prompts with the longest history in long rounds",
-            ),
-        ),
-        (True, "rounds.short.rollout", (lambda c: c.short.layout, lambda c: f"short rounds on {c.short.layout}")),
-        (
-            True,
-            "rounds.short.train",
-            (
-                lambda c: c.train,
-                lambda c: f"short rounds train by {update_text(trains[c.train].layout)}",
-            ),
-        ),
-        (deferring, "rounds.long.rollout", of_long(lambda key: key.layout, lambda key: f"long rounds on {key.layout}")),
-        (
-            deferring,
-            "rounds.long.train",
-            (lambda c: c.long_train, lambda c: f"long rounds train by {update_text(trains[c.long_train].layout)}"),
-        ),
-        (
-            deferring and drafted,
-            "rounds.long.rollout.drafts",
-            of_long(lambda key: key.draft_tokens, lambda key: f"long rounds {_drafts(key.draft_tokens)}"),
-        ),
-        (
-            deferring and balances[1],
-            "rounds.long.rollout.balance",
-            of_long(lambda key: key.balanced, lambda key: f"long rounds {_balance(key.balanced)}"),
-        ),
-        (
-            deferring and hands_over,
-            "rounds.long.hand_over",
-            of_long(lambda key: key.hand_over, lambda key: f"long rounds {_hand_over(key)}"),
-        ),
-        (
-            deferring and has_tail,
-            "rounds.long.tail",
-            of_long(lambda key: (key.tail, key.tail_tp), lambda key: f"long rounds {_tail(key)}"),
-        ),
-        (
-            deferring and mode == "exact",
-            "rounds.long.issue",
-            of_long(lambda key: (key.copies, key.queue), _long_issue),
-        ),
-        (
-            len(search.space.rewards) > 1,
-            "reward",
-            (lambda c: c.short.reward, lambda c: search.space.rewards[c.short.reward].text()),
-        ),
-    ]
-    return [(key, value, text) for applies, key, (value, text) in table if applies]
+    space = search.space
+    yield decision("rollout", lambda long: long.layout, lambda long: f"long rounds on {long.layout}")
+    yield ScheduleDecision(
+        "rounds.long.train",
+        lambda c: c.long_train,
+        lambda c: f"long rounds train by {update_text(space.train[c.long_train].layout)}",
+    )
+    if space.drafted:
+        yield decision(
+            "rollout.drafts", lambda long: long.draft_tokens, lambda long: f"long rounds {_drafts(long.draft_tokens)}"
+        )
+    if any(key.balanced for key in search.long):
+        yield decision(
+            "rollout.balance", lambda long: long.balanced, lambda long: f"long rounds {_balance(long.balanced)}"
+        )
+    if any(key.hand_over for key in space.long):
+        yield decision("hand_over", lambda long: long.hand_over, lambda long: f"long rounds {_hand_over(long)}")
+    if any(key.tail for key in space.long):
+        yield decision("tail", lambda long: (long.tail, long.tail_tp), lambda long: f"long rounds {_tail(long)}")
+    if mode == "exact":
+        yield decision("issue", lambda long: (long.copies, long.queue), _long_issue)
 
 
 def _long_issue(key: LongKey) -> str:
@@ -180,3 +159,67 @@ def _tail(key: LongKey) -> str:
     if key.tail_layout is None:
         return "decode their tail on the same engines"
     return f"decode their tail, from {100 * key.tail:g}% of the samples on, on {key.tail_layout}"
+
+
+# What the best schedule costs that decides otherwise.
+
+
+def alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
+    """By decision of the schedule, what the best schedule that decides otherwise would cost."""
+    why, mode = {}, cycle.short.deferral.mode
+    cycles = [*search.cycles(), *_other_updates(search, cycle)]
+    same_mode = [c for c in cycles if c.short.deferral.mode == mode and not c.violations(search.limits)]
+    made = decisions(search, mode, cycle.long is not None)
+    for decision in made:
+        alternative = _alternative(search, same_mode, cycle, decision)
+        if alternative is not None:
+            kept = all(other.value(alternative) == other.value(cycle) for other in made if other is not decision)
+            rest = "kept" if kept else "chosen anew"
+            why[decision.key] = _compare(search, cycle, alternative, decision, rest)
+        elif len({decision.value(c) for c in cycles if c.short.deferral.mode == mode}) > 1:
+            why[decision.key] = f"{decision.text(cycle)}: every other choice breaks a limit of the plan"
+    return why
+
+
+def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:
+    """The chosen schedule with each other update of either kind of round; the search lists only the best updates."""
+    trains = range(len(search.space.train))
+    pairs = [(m, cycle.long_train if cycle.long else m) for m in trains]
+    pairs += [(cycle.train, w) for w in trains if cycle.long]
+    return [make_cycle(cycle.short, cycle.long, m, w, search.limits) for m, w in pairs]
+
+
+def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, decision: ScheduleDecision) -> Cycle | None:
+    differing = [c for c in cycles if decision.value(c) != decision.value(chosen)]
+    # Schedules with few rounds are used only if there are no others: few rounds flatter a schedule.
+    solid = [c for c in differing if c.short.rounds >= search.passes[-1].short_rounds]
+    return min(solid or differing, key=lambda c: (c.cost(search.limits), c.name), default=None)
+
+
+def _compare(search: Search, chosen: Cycle, other: Cycle, decision: ScheduleDecision, rest: str) -> str:
+    # On as many rounds as both have, which are on the same draws.
+    short = min(chosen.short.rounds, other.short.rounds)
+    long = min(c.long.rounds if c.long else 1 for c in (chosen, other))
+    ours = search.phase_seconds(chosen, short, long)
+    theirs = search.phase_seconds(other, short, long)
+    total = sum(ours.values())
+    price = other.cost(search.limits) / other.seconds_per_sample(search.limits.group_size)
+    price /= chosen.cost(search.limits) / chosen.seconds_per_sample(search.limits.group_size)
+    change = 100 * (price * sum(theirs.values()) / total - 1)
+    moved = max(ours, key=lambda phase: abs(theirs[phase] - ours[phase]))
+    where = f"{PHASE_NAMES[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
+    nodes, instead = other.nodes(search.limits), chosen.nodes(search.limits)
+    if search.limits.objective == "usd" and nodes != instead:
+        # A schedule that is as fast costs more for the nodes that it takes, which no phase tells.
+        where = f"takes {nodes} node{'s' * (nodes != 1)} instead of {instead}"
+    tie = abs(change) < TIE_PERCENT
+    alternative = Alternative(
+        chosen=decision.text(chosen),
+        next_best=decision.text(other),
+        percent=None if tie else change,
+        rough=short < search.passes[-1].short_rounds,
+        unit="cost" if search.limits.objective == "usd" else "time",
+        where=where,
+        rest="" if tie else rest,
+    )
+    return alternative.text()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import cast
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from ...plans.schema.length_evidence import LengthBasis
 from ...profiles.length_trace import LengthTrace
 from ..choose.candidate_search import Search
 from ..choose.candidates.candidate_rounds import accepted_share
-from ..choose.candidates.round_kinds import ShortKey
 from ..choose.cycle_cost import Cycle
 from ..choose.holdout_rounds import Holdout
 from ..lengths.draws import Draws
@@ -149,7 +147,7 @@ def length_basis(holdout: Holdout, trace: LengthTrace) -> LengthBasis:
 
 def _seconds(whole: Search, cut: Search, cycle: Cycle) -> tuple[float, float]:
     """Seconds per sample of a schedule (without, with) responses beyond the longest seen, on first rounds of both."""
-    key = cast(ShortKey, cycle.short.key)
+    key = cycle.short.key
     short = min(SHORT_ROUNDS, len(whole.short[key].log))
     long = min(LONG_ROUNDS, cycle.long.rounds) if cycle.long else 0
     without = cut.simulate(cycle, short, long)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from ...plans.facts.round_bars import critical_path
 from ...plans.phrases.numbers import MATTERS, bytes_text, count, digits, percent
-from ...plans.phrases.sentences import PHASE_NAMES, TIE_PERCENT, Alternative, levers_text
+from ...plans.phrases.sentences import levers_text
 from ...plans.schema.job import Job
 from ...plans.schema.predicted import Predicted
 from ...rounds.timeouts import TimeoutSpec
@@ -21,7 +21,7 @@ from ..choose.candidate_search import ON_REQUEST, Search, is_plain
 from ..choose.candidates.candidate_rounds import over_issue
 from ..choose.candidates.reward_choices import fixed_workers
 from ..choose.candidates.round_kinds import ShortKey
-from ..choose.cycle_cost import Column, Cycle, make_cycle
+from ..choose.cycle_cost import Column, Cycle
 from ..choose.holdout_rounds import Holdout, ScheduledRounds, scheduled_rounds
 from ..choose.schedule_choice import Decided, baseline_text
 from ..choose.ties import least_gain, simplicity
@@ -30,7 +30,7 @@ from ..costs.decode_costs import engines_of
 from ..costs.reward_costs import RewardCost, further_costs
 from ..costs.round_costs import with_judge
 from ..simulate.columns.round_log import mean
-from .decisions import Text, Value, decisions, placement_text
+from .decisions import alternatives, decisions, placement_text
 
 
 def explain(
@@ -41,7 +41,7 @@ def explain(
     What is told of the schedule itself is predicted (holdout rounds); alternatives are compared on the rounds that the
     choice was made on.
     """
-    why = {"bias.mode": _mode(search, decided), **_alternatives(search, decided.cycle)}
+    why = {"bias.mode": _mode(search, decided), **alternatives(search, decided.cycle)}
     if saved_s := _levers(search, decided, predicted.step_s.mean):
         why["levers"] = levers_text(saved_s, predicted.step_s.mean)
     if search.space.profile.scaled:
@@ -62,22 +62,6 @@ def explain(
     return why | assumed
 
 
-def _alternatives(search: Search, cycle: Cycle) -> dict[str, str]:
-    """By decision of the schedule, what the best schedule that decides otherwise would cost."""
-    why, mode = {}, cycle.short.deferral.mode
-    cycles = [*search.cycles(), *_other_updates(search, cycle)]
-    same_mode = [c for c in cycles if c.short.deferral.mode == mode and not c.violations(search.limits)]
-    made = decisions(search, mode, cycle.long is not None)
-    for key, value, text in made:
-        alternative = _alternative(search, same_mode, cycle, value)
-        if alternative is not None:
-            kept = all(other_value(alternative) == other_value(cycle) for other, other_value, _ in made if other != key)
-            why[key] = _compare(search, cycle, alternative, text, "kept" if kept else "chosen anew")
-        elif len({value(c) for c in cycles if c.short.deferral.mode == mode}) > 1:
-            why[key] = f"{text(cycle)}: every other choice breaks a limit of the plan"
-    return why
-
-
 def _levers(search: Search, decided: Decided, step_s: float) -> dict[str, float]:
     """By lever of the schedule, what a step of `step_s` seconds takes more without it, all else being kept: on rounds
     that nothing was chosen on, the same for both. Without long rounds it is the fastest schedule of mode sync.
@@ -91,7 +75,7 @@ def _levers(search: Search, decided: Decided, step_s: float) -> dict[str, float]
         return sum(on.phase_seconds(simulated, *rounds).values()) if simulated.trains else math.inf
 
     def without(cycle: Cycle, **off: Any) -> Cycle:
-        def less(column: Column) -> Column:
+        def less(column: Column[Any]) -> Column[Any]:
             values = {name: value for name, value in off.items() if name in column.key._fields}
             return replace(column, key=column.key._replace(**values))
 
@@ -214,8 +198,8 @@ def tie_text(search: Search, decided: Decided) -> str | None:
     else:
         made = decisions(search, mode, both)
         # Whether rounds are balanced is decided after the proof, and is no tie.
-        made = [each for each in made if not each[0].endswith(".balance")]
-        differences = [text(fastest) for _, value, text in made if value(chosen) != value(fastest)]
+        made = [each for each in made if not each.key.endswith(".balance")]
+        differences = [each.text(fastest) for each in made if each.value(chosen) != each.value(fastest)]
     if not differences:
         return None
     unit = "cheaper" if search.limits.objective == "usd" else "faster"
@@ -230,50 +214,6 @@ def tie_text(search: Search, decided: Decided) -> str | None:
         reason = "within sampling error; fewer samples are planned"
     how = f"{percent(given_up)} {unit}" if given_up >= 0.0005 else "no " + unit
     return f"{', '.join(differences)} would be {how}, {reason}"
-
-
-def _other_updates(search: Search, cycle: Cycle) -> list[Cycle]:
-    """The chosen schedule with each other update of either kind of round; the search lists only the best updates."""
-    trains = range(len(search.space.train))
-    pairs = [(m, cycle.long_train if cycle.long else m) for m in trains]
-    pairs += [(cycle.train, w) for w in trains if cycle.long]
-    return [make_cycle(cycle.short, cycle.long, m, w, search.limits) for m, w in pairs]
-
-
-def _alternative(search: Search, cycles: list[Cycle], chosen: Cycle, value: Value) -> Cycle | None:
-    differing = [c for c in cycles if value(c) != value(chosen)]
-    # Schedules with few rounds are used only if there are no others: few rounds flatter a schedule.
-    solid = [c for c in differing if c.short.rounds >= search.passes[-1].short_rounds]
-    return min(solid or differing, key=lambda c: (c.cost(search.limits), c.name), default=None)
-
-
-def _compare(search: Search, chosen: Cycle, other: Cycle, text: Text, rest: str) -> str:
-    # On as many rounds as both have, which are on the same draws.
-    short = min(chosen.short.rounds, other.short.rounds)
-    long = min(c.long.rounds if c.long else 1 for c in (chosen, other))
-    ours = search.phase_seconds(chosen, short, long)
-    theirs = search.phase_seconds(other, short, long)
-    total = sum(ours.values())
-    price = other.cost(search.limits) / other.seconds_per_sample(search.limits.group_size)
-    price /= chosen.cost(search.limits) / chosen.seconds_per_sample(search.limits.group_size)
-    change = 100 * (price * sum(theirs.values()) / total - 1)
-    moved = max(ours, key=lambda phase: abs(theirs[phase] - ours[phase]))
-    where = f"{PHASE_NAMES[moved]} {100 * (theirs[moved] - ours[moved]) / total:+.1f}%"
-    nodes, instead = other.nodes(search.limits), chosen.nodes(search.limits)
-    if search.limits.objective == "usd" and nodes != instead:
-        # A schedule that is as fast costs more for the nodes that it takes, which no phase tells.
-        where = f"takes {nodes} node{'s' * (nodes != 1)} instead of {instead}"
-    tie = abs(change) < TIE_PERCENT
-    alternative = Alternative(
-        chosen=text(chosen),
-        next_best=text(other),
-        percent=None if tie else change,
-        rough=short < search.passes[-1].short_rounds,
-        unit="cost" if search.limits.objective == "usd" else "time",
-        where=where,
-        rest="" if tie else rest,
-    )
-    return alternative.text()
 
 
 def _mode(search: Search, decided: Decided) -> str:
@@ -314,7 +254,7 @@ def _shares(holdout: Holdout) -> str:
 
 def _plain_epoch(search: Search, cycle: Cycle) -> str:
     """The caution that the speed of `predict` begins with the second epoch."""
-    key = cast(ShortKey, cycle.short.key)
+    key = cycle.short.key
     plain_key = ShortKey("sync", key.prompts, key.samples, None, key.layout)
     # It may have been simulated with other reward workers only.
     plain = next(column.log for k, column in search.short.items() if k._replace(reward=0) == plain_key)

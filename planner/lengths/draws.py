@@ -172,7 +172,7 @@ class Draws:
 
     # -- rewards -------------------------------------------------------------------------------------------------------
 
-    def rewards(self, numbers: Numbers, stream: int, occurrences: Numbers) -> NDArray[np.float64]:
+    def rewards(self, numbers: Numbers, stream: Numbers | int, occurrences: Numbers) -> NDArray[np.float64]:
         """Rewards of the samples of draws, picked from the traced prompt's; shape (draws, width).
 
         A sample's reward depends on its name only: independent of its length given the prompt.
@@ -182,7 +182,7 @@ class Draws:
         rewards_of_draws: NDArray[np.float64] = self._rewards[traced[:, None], picks]
         return rewards_of_draws
 
-    def reward_draws(self, numbers: Numbers, stream: int, occurrences: Numbers) -> NDArray[np.float64]:
+    def reward_draws(self, numbers: Numbers, stream: Numbers | int, occurrences: Numbers) -> NDArray[np.float64]:
         """Uniform numbers in [0, 1) that pick the seconds of each sample's reward, shape (draws, width)."""
         uniform: NDArray[np.float64] = self._mixed(numbers, stream, occurrences, 1013904223) / 2.0**32
         return uniform
@@ -193,7 +193,7 @@ class Draws:
         uniform: NDArray[np.float64] = self._mixed(numbers, 0, zeros, 2027808484)[:, 0] / 2.0**32
         return uniform
 
-    def _mixed(self, numbers: Numbers, stream: int, occurrences: Numbers, salt: int) -> NDArray[np.uint64]:
+    def _mixed(self, numbers: Numbers, stream: Numbers | int, occurrences: Numbers, salt: int) -> NDArray[np.uint64]:
         """32 random bits by sample; shape (draws, width)."""
         # A cheap hash is enough here, and a generator for each draw would cost more than the simulation.
         whole = np.uint64((1 << 32) - 1)

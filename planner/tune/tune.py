@@ -28,11 +28,11 @@ from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
-from ..choose.candidate_search import PASSES, Pass, Progress
+from ..choose.candidate_search import Progress
+from ..choose.candidates.solve_options import PASSES, Pass, SolveOptions
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel, fit_lengths
 from ..plan_gain import SEEDS, plan_gain, simulated_seconds
-from ..search_inputs import SolveOptions
 from ..solve import solve
 from ..what_if import Documents
 from .executed_run import ExecutedRun, Replayed

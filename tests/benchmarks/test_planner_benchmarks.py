@@ -19,8 +19,8 @@ from rlplan.benchmarks import (
 from rlplan.benchmarks.decode_fit import AXES, axis_values
 from rlplan.benchmarks.headlines.solved import MODELS, JobKind, Outcome, figures_of, job_kinds, outcome_of
 from rlplan.benchmarks.length_model_error import Rule, groups_of, observed
-from rlplan.planner.choose.candidate_search import Pass
-from rlplan.planner.search_inputs import SolveOptions, prepare
+from rlplan.planner.choose.candidates.solve_options import Pass, SolveOptions
+from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.columns.composed_columns import ComposedLog
 from rlplan.planner.solve import solve
 from rlplan.plans.yaml.errors import InputError

@@ -9,11 +9,10 @@ import pytest
 
 from rlplan.planner import plan_gain
 from rlplan.planner.choose import candidate_search, prefix_placement
-from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates import candidate_rounds, reward_choices
+from rlplan.planner.choose.candidates.solve_options import Pass, SolveOptions
 from rlplan.planner.explain import length_error
 from rlplan.planner.refresh import refresh
-from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.simulate.columns import column_setting, whole_columns
 from rlplan.planner.tune.tune import tune
 

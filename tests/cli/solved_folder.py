@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from benchmarks.copula_trace import copula_lengths
-from rlplan.planner.search_inputs import SolveOptions
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.solve import solve
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import job_paths, load_job

@@ -16,7 +16,7 @@ from rlplan.cli.screens.groups_screen import render as groups_render
 from rlplan.cli.screens.job_screen import data as data_of
 from rlplan.cli.screens.job_screen import front_table, render, why_table
 from rlplan.cli.screens.solved import plan_summary, plan_text
-from rlplan.planner.search_inputs import SolveOptions
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.solve import solve
 from rlplan.plans.page import page_of_groups
 from rlplan.plans.schema.plan import load_plan

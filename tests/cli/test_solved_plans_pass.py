@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlplan.planner.check.checker import Checker
-from rlplan.planner.search_inputs import SolveOptions
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.solve import solve
 from rlplan.plans.check.plan_check import model_of_plan
 from rlplan.plans.facts.executable import unsupported

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.choose.candidates.solve_options import Pass, SolveOptions
 from rlplan.planner.explain import length_error
-from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import Solved, solve
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import Job

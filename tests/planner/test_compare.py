@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.compare import Point, compare, points_of
-from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.what_if import change
 from rlplan.plans.facts.compared_plans import ComparedPoint, cheapest, fastest, short_name
 from rlplan.plans.schema.cluster import Cluster

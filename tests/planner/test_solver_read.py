@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.choose.candidates.solve_options import Pass
 from rlplan.plans.facts.digest import UNREAD, digest_of
 from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.schema.base import Strict

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.choose.candidates.solve_options import Pass
 from rlplan.planner.lengths.table_lengths import named_lengths
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.profiles.judge_schema import Judge, JudgeShare

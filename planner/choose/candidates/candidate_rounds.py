@@ -155,11 +155,10 @@ def long_keys(
     layouts: Iterable[EngineLayout],
     drafted: Iterable[tuple[EngineLayout, int]],
     hands_over: frozenset[EngineLayout],
-    hand_over: Sequence[float],
     prompts: int | None,
 ) -> list[LongKey]:
-    """The long rounds of the deferral rules on each of the layouts; `hands_over`: those of which half may train early,
-    at the shares `hand_over`; `prompts`: of the data, None for as many as any round wants."""
+    """The long rounds of the deferral rules on each of the layouts; `hands_over`: those of which half may train early;
+    `prompts`: of the data, None for as many as any round wants."""
     layouts, drafted = list(layouts), list(drafted)
     keys = [
         LongKey(rule, copies, layout, tokens, share, queue=queue)
@@ -167,7 +166,7 @@ def long_keys(
         for copies, queue in _long_issues(job, model, rule, prompts)
         for layout in layouts
         for tokens in (0, *(g for key, g in drafted if key == layout))
-        for share in (0.0, *(hand_over if layout in hands_over else ()))
+        for share in (0.0, *(job.search.hand_over if layout in hands_over else ()))
     ]
     return keys + [
         tailed
@@ -221,9 +220,6 @@ ROW_DEVIATIONS = (0.5, 1.5, 2.5)
 # Share of the prompts, those with the longest history, that get long rounds in `predict`.
 LONG_SHARES = (0.1, 0.2, 0.3, 0.5)
 
-Issue = tuple[Mode, int, int, int | None]
-"""(mode, prompts, samples, cutoff_tokens) of a short round; no cutoff but in `exact`."""
-
 
 def short_keys(
     job: Job, model: LengthModel, modes: Sequence[Mode], layouts: Iterable[EngineLayout], prompts: int | None
@@ -234,12 +230,10 @@ def short_keys(
     no candidate; then `modes` are sync and that mode.
     """
     target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt
-    issues, most, forced = _short_issues(job, model, modes), job.search.max_over_issue, len(modes) == 2
-    layouts, refused = list(layouts), []
-    allowed = {issue for issue in issues if over_issue(issue[1], issue[2], target, size) <= most}
-    keys = [ShortKey(*issue, layout) for issue in sorted(allowed) for layout in layouts]
-    if "predict" in modes:
-        keys += [ShortKey("predict", target, size, None, layout, share) for share in LONG_SHARES for layout in layouts]
+    most, forced, layouts, refused = job.search.max_over_issue, len(modes) == 2, list(layouts), []
+    issues = _short_issues(job, model, modes, layouts[0])
+    allowed = {key for key in issues if over_issue(key.prompts, key.samples, target, size) <= most}
+    keys = [key._replace(layout=layout) for key in allowed for layout in layouts]
     wasteful = too_wasteful(issues, allowed, target, size, most)
     if wasteful is not None:
         if forced and not any(key.mode == modes[-1] for key in keys):
@@ -254,19 +248,20 @@ def short_keys(
     return sorted(keys), refused
 
 
-def _short_issues(job: Job, model: LengthModel, modes: Sequence[Mode]) -> set[Issue]:
-    """The issues of short rounds of `modes`, without the limit on waste, and without mode predict, which issues as
-    sync."""
+def _short_issues(job: Job, model: LengthModel, modes: Sequence[Mode], layout: EngineLayout) -> set[ShortKey]:
+    """The short rounds of `modes` on one layout, without the limit on waste."""
     target, size = job.rollout.prompts_per_step, job.rollout.samples_per_prompt
     issued = sorted({round(target * f) for f in PROMPT_FACTORS} | {target + 1})
     samples = sorted({round(size * f) for f in SAMPLE_FACTORS} | {size + 1})
-    issues: set[Issue] = set()
+    issues: set[ShortKey] = set()
     if "sync" in modes:
-        issues.add(("sync", target, size, None))
+        issues.add(ShortKey("sync", target, size, None, layout))
+    if "predict" in modes:
+        issues |= {ShortKey("predict", target, size, None, layout, share) for share in LONG_SHARES}
     if "race" in modes:
-        issues |= {("race", p, n, None) for p in issued for n in samples if n > size}
+        issues |= {ShortKey("race", p, n, None, layout) for p in issued for n in samples if n > size}
     if "defer" in modes:
-        issues |= {("defer", p, size, None) for p in issued if p > target}
+        issues |= {ShortKey("defer", p, size, None, layout) for p in issued if p > target}
     if "exact" in modes:
         tried = cutoffs(model, size, job.rollout.max_response_tokens, job.search.cutoff_tokens)
         if not tried and len(modes) == 2:
@@ -277,7 +272,7 @@ def _short_issues(job: Job, model: LengthModel, modes: Sequence[Mode]) -> set[Is
                 accepted = accepted_share(model, DeferralRule("exact", 0, 0, cutoff_tokens), size, filters)
                 scatter = math.sqrt(target * (1.0 - accepted))
                 rows = {math.ceil((target + k * scatter) / accepted) for k in ROW_DEVIATIONS}
-                issues |= {("exact", prompts, size, cutoff_tokens) for prompts in rows}
+                issues |= {ShortKey("exact", prompts, size, cutoff_tokens, layout) for prompts in rows}
     return issues
 
 
@@ -300,18 +295,18 @@ def over_issue(prompts: int, samples: int, target: int, group_size: int) -> floa
 
 
 def too_wasteful(
-    issues: Iterable[Issue], allowed: Iterable[Issue], target: int, group_size: int, most: float
+    issues: Iterable[ShortKey], allowed: Iterable[ShortKey], target: int, group_size: int, most: float
 ) -> str | None:
     """Why `search.max_over_issue` (`most`) leaves some modes without a short round; None if every mode keeps one.
 
     `issues`: of all short rounds; `allowed`: of those within the limit.
     """
-    kept = {issue[0] for issue in allowed}
+    kept = {key.mode for key in allowed}
     least: dict[Mode, float] = {}
-    for mode, prompts, samples, _ in issues:
-        if mode not in kept:
-            issued = over_issue(prompts, samples, target, group_size)
-            least[mode] = min(issued, least.get(mode, issued))
+    for key in issues:
+        if key.mode not in kept:
+            issued = over_issue(key.prompts, key.samples, target, group_size)
+            least[key.mode] = min(issued, least.get(key.mode, issued))
     if not least:
         return None
     needs = ", ".join(f"{mode} {value:.3g}" for mode, value in sorted(least.items()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,6 @@ from ....profiles.laws.suspicions import measured_updates
 from ....profiles.laws.train_layouts import RECOMPUTES, physics_of
 from ....profiles.profile_schema import Profile
 from ....rounds.hand_over import free_replicas
-from ....rounds.round_spec import Mode
 from ...costs.colocation import MAP_BYTES_PER_S, sleep_and_wake_s, turns_known
 from ...costs.decode_costs import DecodeCost, engines_of
 from ...costs.draft_costs import drafted_costs
@@ -45,6 +43,7 @@ from .engine_layouts import feasible_layouts, node_counts
 from .pool_choice import choose_pools, must_be_a_pool, must_be_plannable
 from .reward_choices import RewardChoice, reward_choices, undecided
 from .round_kinds import LongKey, ShortKey, defers
+from .solve_options import DEFAULTS, SolveOptions
 
 # Candidate update layouts: layouts that hold the longest sequence, fit into memory beside the engines, and that no
 # simpler layout beats.
@@ -52,61 +51,67 @@ from .round_kinds import LongKey, ShortKey, defers
 HostBytes = Mapping[TrainCost, tuple[float, ...]]
 """By update: host memory of a trainer rank in each phase, bytes."""
 
-NOT_COUNTED: HostBytes = MappingProxyType({})
-"""Host memory plays no part."""
-
 ROUNDING = 1e-9
 """Relative difference below which two costs are equal: sums of floats that were added in another order."""
 
 
 def feasible_train(
-    pools: JobPools,
-    job: Job,
-    profile: Profile,
-    fewer_nodes: bool = False,
-    for_any: bool = False,
-    model: ModelShape | None = None,
+    pools: JobPools, job: Job, profile: Profile, options: SolveOptions = DEFAULTS
 ) -> tuple[TrainCost, ...]:
     """Ways to update that hold the longest sequence, without those that another one beats in every term of its cost, in
     host memory and, where the job considers handing engines over, on any part of the accelerators.
 
-    Measured entries count if they fit the pool; a law gives all layouts of the nodes. `for_any`: also layouts that only
-    other frameworks run, and each kind of round may shard the model its own way. `model`: the shape of the job's model;
-    None: that of the law's. Raises Infeasible when there is none.
+    Measured entries count if they fit the pool; a law gives all layouts of the nodes. Where any framework may run the
+    plan, each kind of round may shard the model its own way. Raises Infeasible when there is none.
     """
-    pool = pools.of_trainers
-    longest = job.rollout.longest_tokens
-    budgets = [tokens for tokens in job.search.micro_batch_tokens if tokens >= longest]
-    allowed = ANY_LAYOUT if for_any else UPDATE_VALUES
-    model = model or _shape(profile)
-    runs = _runs(model, for_any)
-    fits = [
-        train_cost(entry, pools.apart)
-        for entry in measured_updates(profile.train)
-        if entry.micro_batch_tokens in budgets and is_allowed(entry.layout, allowed)
-    ]
-    fits = [t for t in fits if t.layout.accelerators <= pool.accelerators_total and runs(t.layout)]
+    model = options.model or _shape(profile)
+    budgets = [tokens for tokens in job.search.micro_batch_tokens if tokens >= job.rollout.longest_tokens]
+    allowed, runs = ANY_LAYOUT if options.for_any else UPDATE_VALUES, _runs(model, options.for_any)
+    fits = _measured_train(pools, profile, budgets, allowed, runs)
     if not fits and profile.train_law is not None:
-        dtype_fault = law_dtype_fault(profile, job.model.dtype, job.model.head_dtype)
-        if dtype_fault is not None:
-            raise Infeasible(f"no update of the profile fits: {dtype_fault}")
-        memory = JobMemory(profile, pools, job.model.dtype)
-        for nodes in node_counts(pool, fewer_nodes):
-            ranks, memory_bytes = nodes * pool.accelerators.per_node, pool.accelerators.memory_bytes
-            costs = train_costs(profile, ranks, budgets, allowed, memory_bytes, pools.apart)
-            costs = tuple(cost for cost in costs if runs(cost.layout))
-            host = {cost: memory.rank_on_host(cost.layout) for cost in costs}
-            fits += (_unbeaten if for_any else _unbeaten_shardings)(costs, any(job.search.hand_over), host)
+        fits = _priced_train(pools, job, profile, options, budgets, allowed, runs)
     if not fits:
-        raise Infeasible(
-            f"no update of the profile fits: {no_update(job, profile, pool, budgets, allowed, runs, model)}"
-        )
+        why = no_update(job, profile, pools.of_trainers, budgets, allowed, runs, model)
+        raise Infeasible(f"no update of the profile fits: {why}")
 
     def size(cost: TrainCost) -> tuple[int, ...]:
         u = cost.layout
         return u.accelerators, u.dp, u.tp, u.pp, u.cp, u.sp, u.ep, u.state_copies, u.micro_batch_tokens
 
     return tuple(sorted(fits, key=size))
+
+
+def _measured_train(
+    pools: JobPools, profile: Profile, budgets: Sequence[int], allowed: Allowed, runs: Runs
+) -> list[TrainCost]:
+    """Measured updates that the pool of trainers holds, with micro-batches of `budgets` tokens."""
+    costs = [
+        train_cost(entry, pools.apart)
+        for entry in measured_updates(profile.train)
+        if entry.micro_batch_tokens in budgets and is_allowed(entry.layout, allowed)
+    ]
+    most = pools.of_trainers.accelerators_total
+    return [cost for cost in costs if cost.layout.accelerators <= most and runs(cost.layout)]
+
+
+def _priced_train(
+    pools: JobPools, job: Job, profile: Profile, options: SolveOptions, budgets: Sequence[int], allowed: Allowed,
+    runs: Runs,
+) -> list[TrainCost]:  # fmt: skip
+    """Updates by the profile's training law, on each number of nodes those that none beats."""
+    dtype_fault = law_dtype_fault(profile, job.model.dtype, job.model.head_dtype)
+    if dtype_fault is not None:
+        raise Infeasible(f"no update of the profile fits: {dtype_fault}")
+    pool, memory = pools.of_trainers, JobMemory(profile, pools, job.model.dtype)
+    unbeaten = _unbeaten if options.for_any else _unbeaten_shardings
+    fits: list[TrainCost] = []
+    for nodes in node_counts(pool, options.fewer_nodes):
+        ranks, memory_bytes = nodes * pool.accelerators.per_node, pool.accelerators.memory_bytes
+        costs = train_costs(profile, ranks, budgets, allowed, memory_bytes, pools.apart)
+        costs = tuple(cost for cost in costs if runs(cost.layout))
+        host = {cost: memory.rank_on_host(cost.layout) for cost in costs}
+        fits += unbeaten(costs, any(job.search.hand_over), host)
+    return fits
 
 
 def fitting_beside(
@@ -175,7 +180,7 @@ class _Rivals:
         return beating
 
 
-def _unbeaten(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT_COUNTED) -> list[TrainCost]:
+def _unbeaten(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes) -> list[TrainCost]:
     """Updates for which no equally simple or simpler update on as many accelerators is faster, whatever is trained, and
     takes no more host memory. Ties within the error go to the simplest (ties.py), so simpler updates stay.
 
@@ -191,7 +196,7 @@ def _unbeaten(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT
     ]
 
 
-def _unbeaten_shardings(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes = NOT_COUNTED) -> list[TrainCost]:
+def _unbeaten_shardings(costs: Sequence[TrainCost], hand_over: bool, host: HostBytes) -> list[TrainCost]:
     """As `_unbeaten`, where both kinds of round shard the model alike.
 
     Then an update may be part of the best pair although another one beats it, whose sharding is worse for the other
@@ -352,58 +357,39 @@ def enumerate_space(
     job: Job,
     profile: Profile,
     model: LengthModel,
-    modes: Sequence[Mode],
-    fewer_nodes: bool = False,
-    prompts: int | None = None,
-    for_any: bool = False,
-    shape: ModelShape | None = None,
+    options: SolveOptions = DEFAULTS,
     planned: PlannedJob | None = None,
     judge: RewardJudge | None = None,
-    pool: str | None = None,
 ) -> Space:
-    """The candidates of `modes`. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
+    """The candidates of a solve. Raises Infeasible, naming why, when no layout or update is left, or no forced mode;
     Unplannable (pool_choice.py) for a job or a pool that is refused at once.
 
-    `fewer_nodes`: also those that leave nodes of the pool unused. `prompts`: how many the data set holds, None for as
-    many as any round wants; rounds that want more are left out. `for_any`: also what only other frameworks than `rlplan
-    execute` can run (plans/facts/executable.py). `shape`: of the job's model; None: that of the profile's. `planned`: a
-    plan of the job, whose pools are taken; None: the job's. `judge`: where the job's judge is, if it has one. `pool`:
-    the engines'; None: the first that they can have.
+    `planned`: a plan of the job, whose pools are taken; None: the job's. `judge`: where the job's judge is, if it has
+    one.
     """
-    chosen = choose_pools(cluster, job, profile, planned, pool)
+    chosen = choose_pools(cluster, job, profile, planned, options.pool)
     pools = chosen.pools
     memory = JobMemory(profile, pools, job.model.dtype)
-    decode, refused = feasible_layouts(chosen, job, memory, fewer_nodes, judge, shape)
+    decode, refused = feasible_layouts(chosen, job, memory, options, judge)
     must_be_plannable(job, chosen.rollout, pools.rollout, profile)
     if chosen.train is not None:
         must_be_a_pool(chosen.train, pools.of_trainers, profile)
-    train = feasible_train(pools, job, profile, fewer_nodes, for_any, shape)
-    train, train_host = fitting_beside(train, decode, memory)
-    short, without = short_keys(job, model, modes, decode, prompts)
-    rules = sorted({s.deferral for s in short if defers(s.deferral, job.rollout.prompts_per_step)})
+    train, train_host = fitting_beside(feasible_train(pools, job, profile, options), decode, memory)
+    short, without = short_keys(job, model, options.modes, decode, options.prompts)
     drafted, no_drafts = drafted_costs(job.search.drafts, profile.drafts, decode)
-    hand_over = () if pools.apart else job.search.hand_over
-    early = {key: _early(memory, key, train) for key in decode} if hand_over else {}
-    hands_over = frozenset(key for key, updates in early.items() if updates)
+    rules = sorted({key.deferral for key in short if defers(key.deferral, job.rollout.prompts_per_step)})
+    hands_over, no_hand_over = _hand_over_layouts(job, memory, decode, train)
     train = tuple(replace(cost, early=all(_has_room(memory, key, cost) for key in hands_over)) for cost in train)
-    no_hand_over = (
-        "no engines are handed over: trainers have a pool of their own, and train while engines decode"
-        if pools.apart
-        else "no engines are handed over: no update has a replica on the accelerators of half of the engines, and "
-        "room for its shards beside the others"
-    )
-    long = long_keys(job, model, rules, decode, drafted, hands_over, hand_over, prompts)
-    short += [key._replace(draft_tokens=g) for key in short for layout, g in drafted if layout == key.layout]
     under_way = round(memory.weights_under_way("engines")) if pools.apart else 0
     return Space(
         pool=chosen.rollout,
         memory=memory,
         decode=decode,
         train=train,
-        short=tuple(short),
-        long=tuple(long),
+        short=(*short, *(s._replace(draft_tokens=g) for s in short for layout, g in drafted if layout == s.layout)),
+        long=tuple(long_keys(job, model, rules, decode, drafted, hands_over, options.prompts)),
         host_memory_bytes=pools.rollout.host_memory_bytes - under_way,
-        refused=(*refused, *without, *no_drafts, *([] if hands_over or not job.search.hand_over else [no_hand_over])),
+        refused=(*refused, *without, *no_drafts, *no_hand_over),
         reshard_s=_reshard_s(profile, pools.of_trainers),
         layout_switch_s=_layout_switch_s(profile, pools.apart),
         drafted=drafted,
@@ -412,6 +398,22 @@ def enumerate_space(
         rewards=_rewards(job, pools.rollout, decode, profile, planned),
         judge=judge,
     )
+
+
+def _hand_over_layouts(
+    job: Job, memory: JobMemory, decode: Collection[EngineLayout], train: Sequence[TrainCost]
+) -> tuple[frozenset[EngineLayout], tuple[str, ...]]:
+    """(layouts of which half of the engines may be handed over; why there are none, where the job considers it)."""
+    if not job.search.hand_over:
+        return frozenset(), ()
+    if memory.pools.apart:
+        why = "trainers have a pool of their own, and train while engines decode"
+        return frozenset(), (f"no engines are handed over: {why}",)
+    layouts = frozenset(layout for layout in decode if _early(memory, layout, train))
+    why = (
+        "no update has a replica on the accelerators of half of the engines, and room for its shards beside the others"
+    )
+    return layouts, () if layouts else (f"no engines are handed over: {why}",)
 
 
 def _early(memory: JobMemory, layout: EngineLayout, train: Sequence[TrainCost]) -> list[TrainCost]:

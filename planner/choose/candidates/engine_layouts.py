@@ -16,6 +16,7 @@ from ...costs.memory_table import JobMemory, engines_on_host
 from ...costs.round_costs import judge_factors
 from .pool_choice import ChosenPools
 from .reward_choices import no_room_for_judge
+from .solve_options import DEFAULTS, SolveOptions
 
 EVERY_COUNT = 16
 """Numbers of nodes up to which each is a candidate of its own."""
@@ -25,15 +26,13 @@ def feasible_layouts(
     chosen: ChosenPools,
     job: Job,
     memory: JobMemory,
-    fewer_nodes: bool = False,
+    options: SolveOptions = DEFAULTS,
     judge: RewardJudge | None = None,
-    shape: ModelShape | None = None,
 ) -> tuple[dict[EngineLayout, DecodeCost], tuple[str, ...]]:
     """(costs by layout, why others were refused) on the engines' pool. Raises Infeasible when none is left.
 
     `judge`: takes accelerators of the pool for itself, or slows down the engines that it is beside. Engines on GPUs do
-    not wait for each other, so an entry prices as many of them as there are GPUs
-    (decode_costs.entry_of). `shape`: of the job's model, where it is known.
+    not wait for each other, so an entry prices as many of them as there are GPUs (decode_costs.entry_of).
     """
     pool = memory.pools.rollout
     named = [(chosen.rollout, pool)]
@@ -52,7 +51,7 @@ def feasible_layouts(
             counts = {count for count in counts if count > 1}
             if judge is not None and judge.place == "own":
                 counts.add((pool.accelerators_total - judge.instances * judge.tp) // tp)
-            counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, fewer_nodes)}
+            counts |= {n * (pool.accelerators.per_node // tp) for n in node_counts(pool, options.fewer_nodes)}
         for count in sorted(count for count in counts if count > 0):
             cost = layout_cost(memory.profile, EngineLayout(tp, count), memory.pools)
             assert cost is not None, "there is an entry of this tp"
@@ -62,9 +61,8 @@ def feasible_layouts(
             else:
                 refused.append(f"{cost.key}: {fault}")
     if not decode:
-        raise Infeasible(
-            f"no rollout layout of the profile fits: {_no_tp(job, memory.profile, pool, shape) or '; '.join(refused)}"
-        )
+        why = _no_tp(job, memory.profile, pool, options.model) or "; ".join(refused)
+        raise Infeasible(f"no rollout layout of the profile fits: {why}")
     return decode, tuple(refused)
 
 

@@ -4,6 +4,11 @@ A *deferral rule* decides which prompts a short round defers: (mode, prompts, sa
 belongs to a deferral rule, since it runs the prompts that such short rounds defer. In `exact` the rule is the cutoff
 alone: which draws count does not depend on how many are issued. In `predict` it is the share of the prompts that go to
 long rounds without a draw.
+
+A kind of round is described by few types, each for a reason of its own: a plan's `ShortRound` and `LongRound` are what
+its reader sees; `RoundSpec` has what all rounds of a run are issued by; a `RoundKind` is one round of these as numbers,
+from which its machine and its simulation are made. The keys here are candidates' names: they sort, and leave out what
+all candidates of a solve share (P, n, the cap). A `DeferralRule` is what short and long rounds must have in common.
 """
 
 from __future__ import annotations
@@ -72,6 +77,11 @@ class ShortKey(NamedTuple):
     balanced: bool = False
 
     @property
+    def layouts(self) -> tuple[EngineLayout, ...]:
+        """Its engines."""
+        return (self.layout,)
+
+    @property
     def deferral(self) -> DeferralRule:
         """Which prompts it defers."""
         if self.mode == "exact":
@@ -99,6 +109,11 @@ class LongKey(NamedTuple):
     def queue_rule(self) -> QueueRule | None:
         """How the round issues what waits in the queue; None: in waves."""
         return QueueRule(*self.queue) if self.queue else None
+
+    @property
+    def layouts(self) -> tuple[EngineLayout, ...]:
+        """Its engines, and those of its tail where it has others."""
+        return (self.layout,) if self.tail_layout is None else (self.layout, self.tail_layout)
 
     @property
     def freed_engines(self) -> int:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..inputs.group_model import Group, NodeTypes
 from .group_columns import FULL, WayPair, built
-from .pricing_kernel import InfeasibleSet, node_hash, search, token
+from .pricing_kernel import GroupPrices, InfeasibleSet, PlacementArrays, PricingLimits, PricingSearch, node_hash, token
 
 MOST_NODE_CLASSES = 64
 """Classes of node (pool, and the phases that hold it) in a group; a search that meets more proves nothing."""
@@ -34,40 +34,29 @@ Members = Sequence[tuple[int, Sequence[int], Sequence[int]]]
 
 @dataclass(frozen=True)
 class PlacementTable:
-    """Placements of all jobs as arrays; jobs in the order given, the placements of a job side by side."""
+    """Placements of all jobs; jobs by name, the placements of a job side by side."""
 
     names: tuple[str, ...]
     placements: tuple[WayPair, ...]
-    first: NDArray[np.int64]
-    """(jobs + 1,) where the placements of each job begin."""
-    pool: NDArray[np.int64]
-    """(placements, 2), as `share`, `state_bytes`, `nodes`."""
-    share: NDArray[np.float64]
-    state_bytes: NDArray[np.float64]
-    nodes: NDArray[np.int64]
     pools: tuple[str, ...]
-    host_memory_bytes: NDArray[np.float64]
-    """(pools,) of a node."""
-    tokens: NDArray[np.uint64]
-    """(placements, 2) from the job's name, the ways and the phase, so that structure hashes outlive the table."""
+    arrays: PlacementArrays
+    """The placements in the same order."""
 
 
 def placement_table(placements_of: Mapping[str, Sequence[WayPair]], node_types: NodeTypes) -> PlacementTable:
     """The table of the placements of each job."""
     names, pools = tuple(sorted(placements_of)), tuple(sorted(node_types))
     flat = [placement for name in names for placement in placements_of[name]]
-    return PlacementTable(
-        names,
-        tuple(flat),
-        np.cumsum([0, *(len(placements_of[name]) for name in names)]),
-        np.array([[pools.index(p) for p in placement.pools] for placement in flat], np.int64).reshape(-1, 2),
-        np.array([placement.share for placement in flat], float).reshape(-1, 2),
-        np.array([placement.state_bytes for placement in flat], float).reshape(-1, 2),
-        np.array([placement.nodes for placement in flat], np.int64).reshape(-1, 2),
-        pools,
-        np.array([node_types[p].host_memory_bytes for p in pools], float),
-        np.array([[token(_id(placement), phase) for phase in (0, 1)] for placement in flat], np.uint64).reshape(-1, 2),
+    arrays = PlacementArrays(
+        first=np.cumsum([0, *(len(placements_of[name]) for name in names)]),
+        pool=np.array([[pools.index(p) for p in placement.pools] for placement in flat], np.int64).reshape(-1, 2),
+        share=np.array([placement.share for placement in flat], float).reshape(-1, 2),
+        state_bytes=np.array([placement.state_bytes for placement in flat], float).reshape(-1, 2),
+        nodes=np.array([placement.nodes for placement in flat], np.int64).reshape(-1, 2),
+        tokens=np.array([[token(_id(each), phase) for phase in (0, 1)] for each in flat], np.uint64).reshape(-1, 2),
+        host_memory_bytes=np.array([node_types[p].host_memory_bytes for p in pools], float),
     )
+    return PlacementTable(names, tuple(flat), pools, arrays)
 
 
 def _id(placement: WayPair) -> np.uint64:
@@ -108,7 +97,6 @@ def price(
     prune_parts: bool,
     most_groups: int = 4000,
     max_steps: int = 50_000_000,
-    full: float = FULL,
 ) -> Pricing:
     """Groups with more profit than `floor`.
 
@@ -119,64 +107,39 @@ def price(
             a whole.
         most_groups: returned at most; if there are more, the floor is raised to keep the best.
         max_steps: placements tried.
-        full: share of the time that a node may be held; below `FULL` the search proves nothing, but returns what is
-            likelier to be feasible.
     """
-    fluid = (usd_per_hour[table.pool] * table.nodes * table.share).sum(axis=1)
-    least = np.minimum.reduceat(fluid, table.first[:-1]) if len(table.names) else np.zeros(0)
+    arrays = table.arrays
+    fluid = (usd_per_hour[arrays.pool] * arrays.nodes * arrays.share).sum(axis=1)
+    least = np.minimum.reduceat(fluid, arrays.first[:-1]) if len(table.names) else np.zeros(0)
     order = np.argsort(-(values - least), kind="stable")
-    widest = int(table.nodes.sum(axis=1).max(initial=1))
-    classes = min(MOST_NODE_CLASSES, cap * widest)
-    rows = np.zeros((2 * most_groups, 2 + cap + classes * (2 + cap)), np.int32)
-    profits, hashes = np.zeros(2 * most_groups), np.zeros(2 * most_groups, np.uint64)
-    count, floor, steps, complete = search(
-        order,
-        table.first,
-        table.tokens,
-        table.pool,
-        table.share,
-        table.state_bytes,
-        table.nodes,
-        fluid,
-        least,
-        values,
-        usd_per_hour,
-        table.host_memory_bytes,
-        full,
-        cap,
-        floor,
-        infeasible.hashes,
-        prune_parts,
-        max_steps,
-        classes,
-        rows,
-        profits,
-        hashes,
-    )
-    groups = [
-        PricedGroup(float(profits[row]), *_members(rows[row], cap, table.pools), int(hashes[row]))
-        for row in range(count)
-    ]
+    top = np.maximum.accumulate(np.append(0.0, values[order][::-1]))[::-1]
+    prices = GroupPrices(values, usd_per_hour, fluid, np.maximum(0.0, values - least), order, top)
+    classes = min(MOST_NODE_CLASSES, cap * int(arrays.nodes.sum(axis=1).max(initial=1)))
+    limits = PricingLimits(cap, prune_parts, max_steps, FULL)
+    search = PricingSearch.begin(arrays, prices, limits, floor, infeasible, most_groups, classes)
+    search.run()
+    (state,) = search.state
+    groups = [_priced(search, row, table.pools) for row in range(state["found"])]
     groups.sort(key=lambda group: (-group.profit, group.members))
-    return Pricing(groups, floor if complete and steps < max_steps else float("inf"), steps)
+    return Pricing(groups, float(state["floor"]) if state["complete"] else float("inf"), int(state["steps"]))
 
 
-def _members(
-    row: NDArray[np.int32], cap: int, names: Sequence[str]
-) -> tuple[tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...], tuple[str, ...]]:
-    """(members, pool of each node) of a row of the search."""
-    count, classes = int(row[0]), int(row[1])
+def _priced(search: PricingSearch, row: int, names: Sequence[str]) -> PricedGroup:
+    """A group that the search has found; `names`: of the pools."""
+    profit, structure_hash, count, classes = search.found[row].item()
     held: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]
     pools: list[str] = []
-    for node_class in row[2 + cap :].reshape(-1, 2 + cap)[:classes].tolist():
-        nodes = range(len(pools), len(pools) + node_class[1])
-        pools += [names[node_class[0]]] * node_class[1]
-        for on, how in zip(held, node_class[2:], strict=False):
+    node_classes, holds = search.found_classes[row, :classes].tolist(), search.found_holds[row, :classes].tolist()
+    for (pool, width), how_held in zip(node_classes, holds, strict=True):
+        nodes = range(len(pools), len(pools) + width)
+        pools += [names[pool]] * width
+        for on, how in zip(held, how_held, strict=False):
             for phase in (0, 1):
                 if how >> phase & 1:
                     on[phase].extend(nodes)
-    members = tuple((int(m), tuple(a), tuple(b)) for m, (a, b) in zip(row[2:].tolist(), held, strict=False))
-    return members, tuple(pools)
+    placements = search.found_members[row, :count].tolist()
+    members = tuple((m, tuple(a), tuple(b)) for m, (a, b) in zip(placements, held, strict=True))
+    return PricedGroup(profit, members, tuple(pools), structure_hash)
 
 
 def structure_hash_of(table: PlacementTable, members: Members) -> int:
@@ -184,7 +147,7 @@ def structure_hash_of(table: PlacementTable, members: Members) -> int:
     held: dict[int, int] = {}
     for placement, *phases in members:
         for phase, nodes in enumerate(phases):
-            phase_token = int(table.tokens[placement, phase])
+            phase_token = int(table.arrays.tokens[placement, phase])
             for node in nodes:
                 held[node] = held.get(node, 0) + phase_token
     return sum(int(node_hash(np.uint64(tokens % (1 << 64)))) for tokens in held.values()) % (1 << 64)

@@ -113,26 +113,16 @@ def _add_race(
     end_s = _nth(ready, target)
     trained = ready <= end_s
 
-    def total(values: list[NDArray[np.int64]]) -> int:
-        return round(scale * float(np.concatenate(values)[trained].sum()))
+    def total(values: list[NDArray[np.int64]]) -> float:
+        return scale * float(np.concatenate(values)[trained].sum())
 
     # Samples that still decode when the last group is ready are aborted then.
     rollout_s = min(end_s, max(finishers.decode_end_s for finishers in cells))
-    log.rollout_s.append(rollout_s)
-    log.reward_s.append(end_s - rollout_s)
-    log.tokens.append(total([finishers.tokens for finishers in cells]))
-    log.squares.append(total([finishers.squares for finishers in cells]))
-    log.excess.append(total([finishers.excess for finishers in cells]))
-    log.cut.append(total([finishers.cut for finishers in cells]))
-    log.groups.append(round(scale * target))
-    log.settled.append(round(scale * target))
-    log.deferred.append(round(scale * (len(ready) - target)))
-    log.leak.append(0)
-    log.issued.append(round(scale * len(ready) * key.samples))
     # Where each sample was stopped is known of the cells' own ends only, and with it what was decoded in vain.
-    log.decoded.append(0)
-    log.kept.append(0)
-    log.preemptions += round(preemptions)
+    sums = {"groups": scale * target, "settled": scale * target, "deferred": scale * (len(ready) - target)}
+    sums |= {"leak": 0, "issued": scale * len(ready) * key.samples, "decoded": 0, "kept": 0}
+    sums |= {name: total([getattr(each, name) for each in cells]) for name in ("tokens", "squares", "excess", "cut")}
+    log.add(rollout_s, end_s, sums, preemptions)
 
 
 # -- exact -------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ....plans.schema.levers import EngineLayout, RoundBalance, RoundHandOver, RoundTail
 from ....plans.schema.predicted import StepNoise
-from ....rounds.balancing.length_estimates import Recorded
+from ....rounds.balancing.length_estimates import NOTHING
 from ....rounds.machines.exact import MAX_DRAWS, most_draws_at_once
 from ....rounds.round_spec import Mode
 from ...choose.candidates.round_kinds import LongKey, ShortKey, defers
@@ -27,9 +27,10 @@ from ...costs.decode_costs import ChangeCost, DecodeCost, least_kv_tokens
 from ...costs.reward_costs import RewardCost
 from ...costs.round_costs import RoundCosts
 from ...costs.update_costs import TrainCost
-from ...lengths.draws import Draws, EarlierEpoch
+from ...lengths.draws import Draws, EarlierEpoch, Numbers, Tokens
 from ...lengths.length_model import LengthModel
 from ..reference_round import Observe
+from ..round_arrays import RoundDraws
 from .queue_rounds import QueueStates
 from .step_noise import SILENT
 
@@ -158,7 +159,7 @@ class Setting:
     `watch` is called before each simulated round and returns its observer; a round that ran out of rows is begun anew.
     `max_prompt_tokens`: of the longest prompt that the job takes; 0: of the longest that was traced.
     `other_rewards`: scoring costs of the reward choices 1, 2, ... (reward_choices.py); `reward` are those of choice 0.
-    `as_written`: kinds of round of a plan that is there already, where they are not what this would make of their keys.
+    `as_written`: kinds of round of a plan that are not what this setting makes of their keys (refresh.py).
     `cell_prompts`: rounds of more than twice as many prompts are simulated by cells of about so many (cells.py); 0: all
     rounds are simulated whole. `streams`: trainers have a pool of their own, and train complete groups of a round while
     its others are decoded. `change`: costs of a change of engines, from those of the round, the change that is planned
@@ -218,7 +219,7 @@ class Setting:
 
     def in_first_epoch(self) -> Setting:
         """The same while no prompt has earlier responses, from which drafts come."""
-        written = {key: kind.in_first_epoch() for key, kind in self.as_written.items()}
+        written = {key: costs.in_first_epoch() for key, costs in self.as_written.items()}
         drafted = {key: cost.in_first_epoch() for key, cost in self.drafted.items()}
         return dataclasses.replace(self, drafted=drafted, as_written=written)
 
@@ -335,9 +336,23 @@ class Setting:
         longest = self.max_prompt_tokens or int(self.draws.model.prompt_tokens.max())
         return min(math.floor(cost.sharing.lead(longest)), alike - 1)
 
-    def recorded(self, numbers: NDArray[np.int64]) -> Recorded:
-        """What the earlier epoch has recorded of a round's prompts, by their places in the round."""
-        return self.earlier.recorded(numbers)
+    def round_draws(
+        self, key: ShortKey | LongKey, prompts: Numbers, lengths: Tokens, drawn: tuple[Numbers, Numbers | int, Numbers],
+        offset: Numbers | None = None, more: bool = False,
+    ) -> RoundDraws:  # fmt: skip
+        """The draws of a round of these prompts; `drawn`: of each row of `lengths` its prompt, stream, occurrence."""
+        return RoundDraws(
+            lengths=lengths,
+            prompt_tokens=self.draws.prompt_tokens_of(prompts),
+            cap_tokens=self.draws.model.cap_tokens,
+            expected_tokens=self.draws.model.mean_tokens,
+            rewards=self.draws.rewards(*drawn) if self.dynamic_sampling else 0.0,
+            reward_draws=self.draws.reward_draws(*drawn) if self.rewards_differ else 0.0,
+            prompt_draws=self.draws.prompt_draws(prompts) if self.rewards_differ else 0.0,
+            offset=offset,
+            more=more,
+            recorded=self.earlier.recorded(prompts) if self.cost_of(key).balance is not None else NOTHING,
+        )
 
     @cached_property
     def earlier(self) -> EarlierEpoch:

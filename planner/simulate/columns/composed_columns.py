@@ -26,14 +26,11 @@ from ...costs.update_costs import TrainCost
 from ..streamed_updates import Window
 from .cells import Cell, scaled
 from .column_setting import Setting
-from .round_log import RoundLog, standard_error
+from .round_log import SUMS, RoundLog, standard_error
 from .whole_columns import LongColumn, ShortColumn, long_rounds
 
 # -- rounds from cells -------------------------------------------------------------------------------------------------
 
-
-SUMS = ("tokens", "squares", "groups", "settled", "deferred", "excess", "leak", "cut", "issued", "decoded", "kept")
-"""Entries of a RoundLog that a round has of all its cells together."""
 
 Picks = NDArray[np.int64]
 
@@ -80,14 +77,6 @@ class ComposedLog(RoundLog):
     def leak_error(self) -> float:
         """Standard error of the mean leak, tokens."""
         return self.cells_per_round * standard_error(self.cells.leak)
-
-    def add(self, rollout_s: float, end_s: float, sums: dict[str, float], preemptions: float = 0.0) -> None:
-        """Add a round that decodes for `rollout_s` and whose last reward is known at `end_s`."""
-        self.rollout_s.append(rollout_s)
-        self.reward_s.append(max(0.0, end_s - rollout_s))
-        for name in SUMS:
-            getattr(self, name).append(round(sums[name]))
-        self.preemptions += round(preemptions)
 
 
 def deal(cells: int, count: int, rounds: int) -> Picks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,9 @@ from ...costs.decode_costs import DecodeCost
 from ...costs.update_costs import TrainCost
 from ..round_arrays import FATES, RoundDraws, SimulatedRound
 from ..streamed_updates import StreamedWork, Window, exposed_update_s
+
+SUMS = ("tokens", "squares", "groups", "settled", "deferred", "excess", "leak", "cut", "issued", "decoded", "kept")
+"""Entries of a RoundLog that are sums over what a round trained, settled or issued."""
 
 
 @dataclass
@@ -46,6 +49,14 @@ class RoundLog:
 
     def __len__(self) -> int:
         return len(self.rollout_s)
+
+    def add(self, rollout_s: float, end_s: float, sums: Mapping[str, float], preemptions: float = 0.0) -> None:
+        """Add a round that decodes for `rollout_s` and whose last reward is known at `end_s`; `sums` are rounded."""
+        self.rollout_s.append(rollout_s)
+        self.reward_s.append(max(0.0, end_s - rollout_s))
+        for name in SUMS:
+            getattr(self, name).append(round(sums[name]))
+        self.preemptions += round(preemptions)
 
     def sync_of(self, train: TrainCost) -> float:
         """Seconds of a weight transfer from the trainers of an update."""
@@ -173,27 +184,28 @@ def record_round(
     others are decoded.
     """
     trained = trained_draws(round_kind, round_draws, simulated, firsts)
-    log.rollout_s.append(simulated.times.decode_end_s)
-    log.reward_s.append(simulated.times.reward_exposed_s)
-    log.tokens.append(int(trained.tokens.sum()))
-    log.squares.append(int(trained.squares.sum()))
-    log.groups.append(len(trained.draws))
-    log.settled.append(len(trained.draws) + int((simulated.fate == FATES[Fate.FILTERED]).sum()))
-    log.deferred.append(int((simulated.fate == FATES[Fate.DEFERRED]).sum()))
-    log.excess.append(int(trained.excess.sum()) + put_off_excess)
-    log.leak.append(int(trained.excess[simulated.exhausted[trained.prompts]].sum()))
-    log.cut.append(int(trained.cut.sum()))
-    log.issued.append(simulated.kept.size)
-    log.decoded.append(simulated.times.decoded_tokens)
-    log.kept.append(int((trained.excess + firsts[trained.prompts]).sum()))
-    log.preemptions += simulated.times.preemptions
+    totals = {
+        "tokens": trained.tokens.sum(),
+        "squares": trained.squares.sum(),
+        "groups": len(trained.draws),
+        "settled": len(trained.draws) + (simulated.fate == FATES[Fate.FILTERED]).sum(),
+        "deferred": (simulated.fate == FATES[Fate.DEFERRED]).sum(),
+        "excess": trained.excess.sum() + put_off_excess,
+        "leak": trained.excess[simulated.exhausted[trained.prompts]].sum(),
+        "cut": trained.cut.sum(),
+        "issued": simulated.kept.size,
+        "decoded": simulated.times.decoded_tokens,
+        "kept": (trained.excess + firsts[trained.prompts]).sum(),
+    }
+    times = simulated.times
+    log.add(times.decode_end_s, times.end_s, {name: int(each) for name, each in totals.items()}, times.preemptions)
     hands_over = key is not None and bool(key.hand_over)
     if hands_over or streams:
         ready, sums, squares = simulated.ready_s[trained.draws], trained.tokens, trained.squares
         log.windows.append(
             Window(
-                freed_s=0.0 if streams else simulated.times.freed_s,
-                end_s=simulated.times.end_s,
+                freed_s=0.0 if streams else times.freed_s,
+                end_s=times.end_s,
                 groups=tuple(zip(ready.tolist(), sums.tolist(), squares.tolist(), strict=True)),
                 staying=0 if streams or key is None else (key.layout.engines - key.freed_engines) * key.layout.tp,
             )

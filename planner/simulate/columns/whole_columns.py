@@ -20,9 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ....rounds.balancing.length_estimates import NOTHING
 from ....rounds.machines.exact import MAX_DRAWS
 from ....rounds.machines.outcome import Fate
 from ....rounds.round_spec import RoundKind
@@ -129,18 +127,8 @@ class ShortColumn:
         lengths = self._lengths[places, np.minimum(nth, FIRST - 1)]
         for late in np.flatnonzero(nth >= FIRST):
             lengths[late] = draws.row(int(numbers[late]), 0, int(nth[late]))
-        round_draws = RoundDraws(
-            lengths=lengths,
-            prompt_tokens=draws.prompt_tokens_of(numbers),
-            cap_tokens=draws.model.cap_tokens,
-            expected_tokens=draws.model.mean_tokens,
-            rewards=draws.rewards(numbers, 0, nth) if setting.dynamic_sampling else 0.0,
-            reward_draws=draws.reward_draws(numbers, 0, nth) if setting.rewards_differ else 0.0,
-            prompt_draws=draws.prompt_draws(numbers) if setting.rewards_differ else 0.0,
-            more=given < len(self._fresh),
-            recorded=setting.recorded(numbers) if self._cost.balance is not None else NOTHING,
-        )
-        return places, round_draws
+        more = given < len(self._fresh)
+        return places, setting.round_draws(self.key, numbers, lengths, (numbers, 0, nth), more=more)
 
 
 class LongColumn:
@@ -194,33 +182,14 @@ class LongColumn:
         record_round(self.log, self._round_kind, round_draws, simulated, firsts, 0, self.key, setting.streams)
 
     def _draw_round(self, numbers: Numbers, streams: Numbers) -> RoundDraws:
-        setting, draws = self._setting, self._setting.draws
         lengths: list[Tokens] = []
-        counts: list[int] = []
-        rewards: list[NDArray[np.float64]] = []
-        reward_draws: list[NDArray[np.float64]] = []
-        for stream in np.unique(streams).tolist():
-            in_stream = numbers[streams == stream]  # streams ascend
-            rows = self._rows(in_stream, stream)
-            given = [len(of_prompt) for of_prompt in rows]
-            counts += given
-            lengths += rows
-            drawn = np.repeat(in_stream, given), stream, np.concatenate([np.arange(count) for count in given])
-            if setting.dynamic_sampling:
-                rewards.append(draws.rewards(*drawn))
-            if setting.rewards_differ:
-                reward_draws.append(draws.reward_draws(*drawn))
-        return RoundDraws(
-            lengths=np.concatenate(lengths),
-            prompt_tokens=draws.prompt_tokens_of(numbers),
-            cap_tokens=draws.model.cap_tokens,
-            expected_tokens=draws.model.mean_tokens,
-            rewards=np.concatenate(rewards) if rewards else 0.0,
-            reward_draws=np.concatenate(reward_draws) if reward_draws else 0.0,
-            prompt_draws=draws.prompt_draws(numbers) if setting.rewards_differ else 0.0,
-            offset=np.concatenate([[0], np.cumsum(counts)]) if self._round_kind.redraws else None,
-            recorded=setting.recorded(numbers) if self._cost.balance is not None else NOTHING,
-        )
+        for stream in np.unique(streams).tolist():  # streams ascend
+            lengths += self._rows(numbers[streams == stream], stream)
+        offset = np.cumsum([0, *map(len, lengths)])
+        places = np.repeat(np.arange(len(lengths)), np.diff(offset))
+        drawn = numbers[places], streams[places], np.arange(len(places)) - offset[places]
+        whole = np.concatenate(lengths)
+        return self._setting.round_draws(self.key, numbers, whole, drawn, offset if self._round_kind.redraws else None)
 
     def _rows(self, numbers: Numbers, stream: int) -> list[Tokens]:
         """By prompt, lengths of all the draws that a round can want of it: waves that double until one is long."""
@@ -266,24 +235,13 @@ class QueueColumn(LongColumn):
             copies=tuple(drawn.copies.tolist()),
             until_long=tuple(drawn.until_long.tolist()),
         )
-        draws, counts = setting.draws, np.diff(drawn.offset)
-        rows = np.repeat(drawn.numbers, counts)
-        nth = np.arange(len(rows)) - np.repeat(drawn.offset[:-1], counts)
+        places = np.repeat(np.arange(len(drawn.numbers)), np.diff(drawn.offset))
+        nth = np.arange(len(places)) - drawn.offset[places]
         # A stream of its own for each round: whatever waited since an earlier one is drawn afresh.
-        of_rows = rows, number + 1, nth
-        round_draws = RoundDraws(
-            lengths=drawn.lengths,
-            prompt_tokens=draws.prompt_tokens_of(drawn.numbers),
-            cap_tokens=draws.model.cap_tokens,
-            expected_tokens=draws.model.mean_tokens,
-            rewards=draws.rewards(*of_rows) if setting.dynamic_sampling else 0.0,
-            reward_draws=draws.reward_draws(*of_rows) if setting.rewards_differ else 0.0,
-            prompt_draws=draws.prompt_draws(drawn.numbers) if setting.rewards_differ else 0.0,
-            offset=drawn.offset,
-            recorded=setting.recorded(drawn.numbers) if self._cost.balance is not None else NOTHING,
-        )
+        of_rows = drawn.numbers[places], number + 1, nth
+        round_draws = setting.round_draws(self.key, drawn.numbers, drawn.lengths, of_rows, drawn.offset)
         simulated = simulate_column_round(setting, self.key, round_kind, round_draws, self._change)
-        firsts = draws.firsts(drawn.numbers, 0)[:, 0, : setting.group_size].sum(axis=1)
+        firsts = setting.draws.firsts(drawn.numbers, 0)[:, 0, : setting.group_size].sum(axis=1)
         record_round(self.log, round_kind, round_draws, simulated, firsts, 0, self.key, setting.streams)
 
 

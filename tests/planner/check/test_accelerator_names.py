@@ -5,6 +5,7 @@ import pytest
 from rlplan.planner.check.accelerator_rules import unknown_notes, unlike_names
 from rlplan.planner.choose.candidates.engine_layouts import feasible_layouts
 from rlplan.planner.choose.candidates.pool_choice import Unplannable, choose_pools, must_be_a_pool
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.costs.memory_table import JobMemory
 from rlplan.plans.facts.model_shape import ModelShape
 from rlplan.plans.yaml.errors import Infeasible
@@ -53,4 +54,4 @@ def test_sizes_that_cannot_be_are_told_with_why_and_those_that_can(sizes, per_no
     shape = ModelShape("qwen2", 28, 4, None, None, 0)
     chosen = choose_pools(machines, job, profile)
     with pytest.raises(Infeasible, match=why):
-        feasible_layouts(chosen, job, JobMemory(profile, chosen.pools, job.model.dtype), shape=shape)
+        feasible_layouts(chosen, job, JobMemory(profile, chosen.pools, job.model.dtype), SolveOptions(model=shape))

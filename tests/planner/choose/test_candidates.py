@@ -14,13 +14,14 @@ from rlplan.planner.choose.candidates.candidate_rounds import accepted_share, cu
 from rlplan.planner.choose.candidates.candidate_space import Space, enumerate_space
 from rlplan.planner.choose.candidates.engine_layouts import node_counts
 from rlplan.planner.choose.candidates.pool_choice import Unplannable
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.lengths.length_model import fit_lengths
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_trace import LengthTrace
 from rlplan.profiles.library import library_profile
-from rlplan.rounds.round_spec import MODES, prompts_wanted
+from rlplan.rounds.round_spec import prompts_wanted
 
 from ...golden import same_as_golden
 from ..conftest import CAP, heavy_trace, laptop, rollout, small_job, small_profile
@@ -36,14 +37,16 @@ def job(sizes: dict[str, int] | None = None, tokens: int = 4096, **search: objec
     return small_job(sizes, search={"tp": [1], "micro_batch_tokens": [tokens], **search})
 
 
-def space(of: Job | None = None, modes=MODES, trace=None, profile=None, cluster=None, prompts=None) -> Space:
+def space(of: Job | None = None, mode=None, trace=None, profile=None, cluster=None, prompts=None) -> Space:
     of = of or job()
     model = fit_lengths(trace or heavy_trace(), of.rollout.max_response_tokens)
-    return enumerate_space(cluster or laptop(), of, profile or small_profile(), model, modes, prompts=prompts)
+    return enumerate_space(
+        cluster or laptop(), of, profile or small_profile(), model, SolveOptions(mode=mode, prompts=prompts)
+    )
 
 
-def cutoffs(modes=MODES, **bounds: int) -> list[int]:
-    short = space(job(max_over_issue=9.0, **({"cutoff_tokens": bounds} if bounds else {})), modes).short
+def cutoffs(mode=None, **bounds: int) -> list[int]:
+    short = space(job(max_over_issue=9.0, **({"cutoff_tokens": bounds} if bounds else {})), mode).short
     return sorted({key.cutoff_tokens for key in short if key.cutoff_tokens is not None})
 
 
@@ -69,7 +72,7 @@ def test_a_cutoff_out_of_reach_names_what_can_be_reached():
             cutoffs(min=beyond, max=beyond)
     with pytest.raises(Unplannable, match=f"is {CAP} to {2 * CAP}, "):
         cutoffs(min=CAP, max=2 * CAP)
-    assert cutoffs(modes=("sync", "race"), min=1, max=1) == [], "refused only where a mode has one"
+    assert cutoffs(mode="race", min=1, max=1) == [], "refused only where a mode has one"
 
 
 def test_cutoffs_between_neighbours_are_rounded_and_new():
@@ -86,8 +89,8 @@ def test_every_number_of_nodes_has_engines_and_updates_for_dollars():
         {"prompts_per_step": 16, "samples_per_prompt": 8}, model=model, search={"tp": [2], "micro_batch_tokens": [4096]}
     )
     profile, lengths = library_profile("H800", "Qwen2.5-7B"), fit_lengths(heavy_trace(), CAP)
-    for fewer, counts in ((True, set(range(1, 8))), (False, {7})):
-        found = enumerate_space(pool, of, profile, lengths, ("sync",), fewer_nodes=fewer)
+    for objective, counts in (("usd", set(range(1, 8))), ("seconds", {7})):
+        found = enumerate_space(pool, of, profile, lengths, SolveOptions(mode="sync", objective=objective))
         assert {layout.engines // 4 for layout in found.decode} == counts
         assert {update.layout.accelerators // 8 for update in found.train} == counts
     many = node_counts(gpu_cluster(nodes=100).pools["main"], True)
@@ -113,7 +116,7 @@ def test_modes_that_the_limit_on_over_issue_leaves_out_are_named():
     (refusal,) = [text for text in found.refused if "max_over_issue" in text]
     assert all(mode in refusal for mode in ("race", "defer", "exact"))
     with pytest.raises(Infeasible, match=r"search.max_over_issue is 1.*exact 1\..*raise it"):
-        space(job(max_over_issue=1.0), ("sync", "exact"))
+        space(job(max_over_issue=1.0), "exact")
 
 
 # -- few prompts -------------------------------------------------------------------------------------------------------
@@ -139,7 +142,7 @@ def test_with_one_steps_prompts_nothing_can_wait():
     for mode in ("defer", "exact", "predict"):
         assert f"{mode} " in why
         with pytest.raises(Infeasible, match=f"the data has 9 prompts; .*{mode} .*plan mode sync"):
-            space(SMALL, ("sync", mode), prompts=9)
+            space(SMALL, mode, prompts=9)
 
 
 def filtered_job() -> tuple[Job, LengthTrace]:
@@ -219,8 +222,8 @@ NOTHING_LEFT = {
     "an engine too small": {"profile": small_profile(rollout=(rollout(1, 2, 7e-3, 6e-5, kv_capacity_tokens=500),))},
     "host memory too small": {"cluster": laptop(host_memory_bytes=10**9)},
     "accelerators too small": {"cluster": laptop(accelerators={**CPU, "memory_bytes": 10**8})},
-    "all at the cap": {"modes": ("sync", "exact"), "trace": without(tokens=CAP, truncated=True)},
-    "all equally long": {"modes": ("sync", "exact"), "trace": without(tokens=30, truncated=False)},
+    "all at the cap": {"mode": "exact", "trace": without(tokens=CAP, truncated=True)},
+    "all equally long": {"mode": "exact", "trace": without(tokens=30, truncated=False)},
 }
 
 
@@ -228,6 +231,6 @@ def test_why_nothing_is_left_is_told():
     told = []
     for name, given in NOTHING_LEFT.items():
         with pytest.raises(Infeasible) as error:
-            space(**{"modes": ("sync",), **given})
+            space(**{"mode": "sync", **given})
         told.append(f"{name}: {error.value}")
     same_as_golden(told, Path(__file__).with_name("golden") / "nothing_left.txt")

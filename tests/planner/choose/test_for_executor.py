@@ -12,6 +12,7 @@ from rlplan.planner.choose import ties
 from rlplan.planner.choose.candidates import candidate_space as update_layouts
 from rlplan.planner.choose.candidates.candidate_space import feasible_train, sharding_of
 from rlplan.planner.choose.candidates.pool_choice import Unplannable
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.choose.cycle_cost import all_cycles
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.update_costs import TrainCost, law_dtype_fault, least_peak, train_cost_in
@@ -150,7 +151,7 @@ def test_no_update_is_left_out_that_is_part_of_a_best_pair(seed):
         for dp, tp, sp in sizes
         for tokens in (1024, 2048, 4096)
     ]
-    kept = update_layouts._unbeaten_shardings(every, False)
+    kept = update_layouts._unbeaten_shardings(every, False, {})
     assert len(kept) < len(every)
     for _ in range(50):
         short, long = ((draw.choice((0.0, 0.3, 1.0, 5.0)), draw.choice((0.0, 0.5, 4.0))) for _ in range(2))
@@ -161,14 +162,14 @@ def test_the_jobs_own_model_decides_what_divides_it():
     seven = ModelShape("qwen2", heads=7, kv_heads=7, vocab=151936, intermediate=4864, experts=0)
     law, job, cpus = library_profile("H800", "Qwen2.5-14B"), small_job(SMALL), pools(laptop())
     assert {t.layout.tp for t in feasible_train(pools(), job, law)} != {1}
-    kept = feasible_train(pools(), job, law, model=seven)
+    kept = feasible_train(pools(), job, law, SolveOptions(model=seven))
     assert kept and {(t.layout.tp, t.layout.sp) for t in kept} == {(1, 1)}
     halves = update(5e-5, tp=2)
     measured = small_profile(train=(update(1e-4), halves))
     assert {t.layout.tp for t in feasible_train(cpus, job, measured)} == {1, 2}
-    assert {t.layout.tp for t in feasible_train(cpus, job, measured, model=seven)} == {1}
+    assert {t.layout.tp for t in feasible_train(cpus, job, measured, SolveOptions(model=seven))} == {1}
     with pytest.raises(Infeasible, match="tp is 2, which does not divide 7 attention and 7 key-value heads"):
-        feasible_train(cpus, job, small_profile(train=(halves,)), model=seven)
+        feasible_train(cpus, job, small_profile(train=(halves,)), SolveOptions(model=seven))
 
 
 def shared_evenly(layout: UpdateLayout) -> bool:
@@ -238,7 +239,7 @@ def test_of_equal_updates_the_one_that_saves_no_memory_stays():
 
     unbeaten = update_layouts._unbeaten_shardings
     plain, offloaded, again = cost(False), cost(True), cost(False, "full")
-    assert unbeaten([offloaded, again, plain], False) == [plain]
+    assert unbeaten([offloaded, again, plain], False, {}) == [plain]
     less = {plain: (12.0,), offloaded: (8.0,), again: (12.0,)}
     assert unbeaten([offloaded, again, plain], False, less) == [offloaded], "but for host memory"
     slower = dataclasses.replace(offloaded, step_s=1.1)

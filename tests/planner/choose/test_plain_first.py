@@ -8,7 +8,8 @@ import pytest
 
 from rlplan.cli.screens.solved import plan_summary, plan_text
 from rlplan.planner.choose import schedule_choice, ties
-from rlplan.planner.choose.candidate_search import Pass, Search, is_plain
+from rlplan.planner.choose.candidate_search import Search, is_plain
+from rlplan.planner.choose.candidates.solve_options import Pass
 from rlplan.planner.choose.cycle_cost import Cycle
 from rlplan.planner.choose.holdout_rounds import simulate_holdout
 from rlplan.planner.choose.schedule_choice import Decided

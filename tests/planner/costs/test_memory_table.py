@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rlplan.planner.choose.candidates.candidate_space import enumerate_space, fitting_beside
 from rlplan.planner.choose.candidates.engine_layouts import feasible_layouts
 from rlplan.planner.choose.candidates.pool_choice import choose_pools
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.choose.plan_limits import Limits
 from rlplan.planner.costs.decode_costs import engines_of, layout_cost
 from rlplan.planner.costs.job_pools import JobPools, NodesTaken
@@ -194,7 +195,7 @@ def test_candidates_are_what_memory_holds_and_what_lacks_is_told():
     model = fit_lengths(heavy_trace(), 1024, 0)
 
     def space(*pool, **changes):
-        return enumerate_space(gpu_pool(1, *pool, **changes), gpu_job(), PROFILE, model, ("sync",))
+        return enumerate_space(gpu_pool(1, *pool, **changes), gpu_job(), PROFILE, model, SolveOptions(mode="sync"))
 
     with pytest.raises(Infeasible, match="host memory that a node has") as error:
         space(200 * 10**9)

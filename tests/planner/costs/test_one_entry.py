@@ -5,11 +5,11 @@ from functools import cache
 import pytest
 
 from rlplan.planner.check.memory_rules import bars_as_they_are, priced
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.choose.cost_error import rollout_error
 from rlplan.planner.costs.decode_costs import checks_of, decode_cost, entry_of
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.round_costs import round_costs
-from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.solve import solve
 from rlplan.planner.tune.executed_run import load_executed
 from rlplan.planner.tune.refit import refit, replay_run

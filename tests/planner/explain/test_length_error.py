@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.choose.candidates.solve_options import Pass
 from rlplan.planner.explain.length_error import LEAST_ACCEPTED, REDRAWS, TRACES, length_error
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import LengthModel, fit_lengths

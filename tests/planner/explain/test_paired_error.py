@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.planner.search_inputs import SolveOptions
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.solve import solve
 from rlplan.planner.what_if import load_documents
 from rlplan.plans.diff.job_diff import diff_jobs

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates.round_kinds import DeferralRule, LongKey, ShortKey
+from rlplan.planner.choose.candidates.solve_options import Pass
 from rlplan.planner.costs.decode_costs import DecodeCost, decode_cost
 from rlplan.planner.costs.reward_costs import RewardCost, reward_cost
 from rlplan.planner.explain.watched_rounds import RoundWatch, largest_of, watch_rounds

@@ -5,13 +5,13 @@ import math
 
 import pytest
 
-from rlplan.planner.choose.candidate_search import Pass
 from rlplan.planner.choose.candidates.candidate_space import feasible_train
 from rlplan.planner.choose.candidates.round_kinds import LongKey, column_name
+from rlplan.planner.choose.candidates.solve_options import Pass, SolveOptions
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.update_costs import TrainCost, train_costs
 from rlplan.planner.lengths.table_lengths import named_lengths
-from rlplan.planner.search_inputs import SolveOptions, prepare
+from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.streamed_updates import Window, exposed_update_s
 from rlplan.planner.simulate.whole_run import simulate_plan
@@ -226,7 +226,7 @@ def test_every_update_that_is_best_for_some_hand_over_is_kept() -> None:
     pools = JobPools(gpu_cluster(nodes=4).pools["main"])
     search = {"tp": [2, 4], "micro_batch_tokens": list(budgets), "hand_over": [0.5]}
     sizes = {**SMALL, "max_prompt_tokens": 512, "max_response_tokens": 16384}
-    kept = feasible_train(pools, small_job(sizes, search=search), profile, for_any=True)
+    kept = feasible_train(pools, small_job(sizes, search=search), profile, SolveOptions(for_any=True))
     every = train_costs(profile, 32, budgets)
     assert len(kept) < len(every)
     groups = tuple((10.0 * at, 60_000, 60_000 * 9_000) for at in range(20))

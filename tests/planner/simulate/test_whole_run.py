@@ -9,12 +9,12 @@ import pytest
 
 from rlplan.planner.choose.candidates.candidate_rounds import queue_rule
 from rlplan.planner.choose.candidates.round_kinds import LongKey, ShortKey
+from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.costs.decode_costs import decode_cost
 from rlplan.planner.costs.reward_costs import reward_cost
 from rlplan.planner.costs.round_costs import RoundCosts
 from rlplan.planner.lengths.draws import Draws
 from rlplan.planner.lengths.length_model import fit_lengths
-from rlplan.planner.search_inputs import SolveOptions
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.simulate.columns.whole_columns import Setting
 from rlplan.planner.simulate.run_summary import BusyMeter

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rlplan.planner.choose.candidate_search import Pass
+from rlplan.planner.choose.candidates.solve_options import Pass
 from rlplan.planner.choose.cost_error import noise_of
 from rlplan.planner.costs.update_costs import train_cost
 from rlplan.planner.simulate.columns.round_log import RoundLog
