@@ -40,11 +40,11 @@ PASSES_OF_A_POINT: tuple[Pass, ...] = (*PASSES[:1], Pass(24, 12, 0.03))
 Notify = Callable[[str], None]
 
 
-def plan_near_alone(path: Path, workload: Workload, cluster: Cluster, notify: Notify) -> None:
-    """Plan the points near the best alone of each job that is planned here. Raises InputError, Infeasible."""
+def plan_near_cheapest(path: Path, workload: Workload, cluster: Cluster, notify: Notify) -> None:
+    """Plan the points that cost nearly as little as the cheapest, of each job that is planned here. Raises InputError, Infeasible."""
     fronts = [_Front(path, name, source, cluster, notify) for name, source in _planned_here(workload)]
     for front in fronts:  # once the documents of all jobs are read: a fault in one is told at once
-        front.near_alone(front.source.nodes)
+        front.plan_near_cheapest(front.source.nodes)
 
 
 def plan_neighbours(path: Path, workload: Workload, cluster: Cluster, plan: GroupsPlan, notify: Notify) -> bool:
@@ -108,8 +108,8 @@ class _Front:
         loc = ("jobs", self.name, "source", key)
         return error_at(self.path, loc, f"{'.'.join(loc)}: {text}")
 
-    def near_alone(self, nodes: Nodes | None) -> None:
-        """Plan points from the narrowest on, and that on `nodes`."""
+    def plan_near_cheapest(self, nodes: Nodes | None) -> None:
+        """Plan points from one node each on, as long as they cost nearly as little as the cheapest, and that on `nodes`."""
         if nodes is not None:
             self._at([nodes])
         edge: list[Nodes] = [(1, 1)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.phrases.numbers import count
+from ..plans.phrases.numbers import count, runs_text
 from ..plans.yaml.errors import InputError, RunFailed
 from .main import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED
 from .shared.options import Finite
@@ -398,24 +398,13 @@ def placement_lines(placement: Placement, addresses: Sequence[str | None]) -> li
         lines += [f"  {_devices(devices)}: engine {name}" for name, devices in row["engines"].items()]
         for plan, ranks in row["trainers"].items():
             devices = sorted(device for held in ranks.values() for device in held)
-            which = f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(sorted(ranks))}"
+            which = f"{'rank' if len(ranks) == 1 else 'ranks'} {runs_text(sorted(ranks))}"
             lines.append(f"  {_devices(devices)}: trainer {plan}, {which}")
         if row["reward_workers"]:
             workers = row["reward_workers"]
-            lines.append(f"  {count(len(workers), 'reward worker')}: {spans(workers)}")
+            lines.append(f"  {count(len(workers), 'reward worker')}: {runs_text(workers)}")
     return lines
 
 
 def _devices(devices: Sequence[int]) -> str:
-    return f"{'device' if len(devices) == 1 else 'devices'} {spans(devices)}"
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers as text, runs of them by their ends: `0-3, 6`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"{'device' if len(devices) == 1 else 'devices'} {runs_text(devices)}"

@@ -180,7 +180,7 @@ def _solve_workload(
     `objective` replaces that of the workload's rules; `force` allows `out` to be a file that rlplan did not write.
     """
     from ..api.input_paths import accelerators_must_be_known, check_target
-    from ..api.plan_points import LEAST_GAIN, plan_near_alone, plan_neighbours
+    from ..api.plan_points import LEAST_GAIN, plan_near_cheapest, plan_neighbours
     from ..planner.groups.inputs.running_plan import solved_from
     from ..planner.groups.inputs.workload_jobs import problem_of
     from ..planner.groups.solve_workload import solve_workload
@@ -201,7 +201,7 @@ def _solve_workload(
         workload = workload.model_copy(update={"rules": workload.rules.model_copy(update={"objective": objective})})
     check_stdout(out, "--out", as_json)
     with steps("planning jobs") as notify:
-        plan_near_alone(path, workload, cluster, notify)
+        plan_near_cheapest(path, workload, cluster, notify)
     problem = problem_of(workload, path, cluster)
     previous = None if previous_path is None else (load_groups_plan(previous_path), previous_path)
     files = [path, path.parent / workload.cluster, *problem.read.values(), *([previous_path] if previous_path else [])]

@@ -34,9 +34,9 @@ def baseline_of(search: Search, chosen: Cycle) -> Cycle:
         return chosen
     limits, nodes, rounds = search.limits, chosen.taken(search.limits), search.passes[-1].short_rounds
     while True:
-        fitting = [c for c in _that_fit(search) if c.short.reward == chosen.short.reward]
+        fitting = [c for c in fitting_plain_cycles(search) if c.short.reward == chosen.short.reward]
         if not fitting:
-            scored = [_scored_as(search, cycle, chosen) for cycle in _that_fit(search)]
+            scored = [_scored_as(search, cycle, chosen) for cycle in fitting_plain_cycles(search)]
             fitting = [c for c in scored if _fits(search, c)] or scored
         # An edited plan may take fewer nodes than any update of the search: then plain rounds take what they take.
         plain = [c for c in fitting if c.taken(limits).within(nodes)] or fitting
@@ -62,37 +62,13 @@ def keeps_slo(cycle: Cycle, limits: Limits) -> bool:
     return "slo" not in cycle.violations(limits)
 
 
-def baseline_text(search: Search, baseline: Cycle) -> str | None:
-    """A caution on the baseline: that it breaks the SLO, or that other plain rounds, on another number of nodes, cost
-    fewer USD. None without a caution."""
-    limits, said = search.limits, []
-    if not keeps_slo(baseline, limits):
-        said.append("no plain rounds on these nodes keep slo.step_p95_s; the fastest of them are compared")
-    cheapest = min(_that_fit(search), key=lambda c: (c.cost(limits), c.name))
-    if limits.objective == "usd" and cheapest.nodes(limits) != baseline.nodes(limits):
-        size = limits.group_size
-        seconds = cheapest.seconds_per_sample(size) / baseline.seconds_per_sample(size)
-        usd = cheapest.usd_per_sample(limits) / baseline.usd_per_sample(limits)
-        breaks = "" if keeps_slo(cheapest, limits) else ", and break slo.step_p95_s"
-        said.append(
-            f"compared on {_nodes(baseline, limits)}, as the plan takes; plain rounds cost least on "
-            f"{_nodes(cheapest, limits)}, where a sample takes {seconds:.2f} times the seconds and {usd:.2f} times the "
-            f"USD{breaks}"
-        )
-    return "; ".join(said) or None
-
-
-def _that_fit(search: Search) -> list[Cycle]:
+def fitting_plain_cycles(search: Search) -> list[Cycle]:
+    """The plain schedules that fit into the memory and the cores of their nodes."""
     return [c for c in search.plain_cycles() if _fits(search, c)]
 
 
 def _fits(search: Search, cycle: Cycle) -> bool:
     return not {"memory", "cores"} & set(cycle.violations(search.limits))
-
-
-def _nodes(cycle: Cycle, limits: Limits) -> str:
-    count = cycle.nodes(limits)
-    return f"{count} node{'s' * (count != 1)}"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from ..choose.candidates.reward_choices import fixed_workers
 from ..choose.candidates.round_kinds import ShortKey
 from ..choose.cycle_cost import Column, Cycle
 from ..choose.holdout_rounds import Holdout, ScheduledRounds, scheduled_rounds
-from ..choose.schedule_choice import Decided, baseline_text
+from ..choose.schedule_choice import Decided, fitting_plain_cycles, keeps_slo
 from ..choose.ties import least_gain, simplicity
 from ..costs.colocation import TurnsTake, turns_text
 from ..costs.decode_costs import engines_of
@@ -344,3 +344,23 @@ def _waste_text(rounds: Sequence[ScheduledRounds], target: int, group_size: int)
     if wasted < 0.0005:
         return None
     return f"{text}; {wasted:.1%} of the decoded tokens are not trained"
+
+
+def baseline_text(search: Search, baseline: Cycle) -> str | None:
+    """A caution on the baseline: that it breaks the SLO, or that other plain rounds, on another number of nodes, cost
+    fewer USD. None without a caution."""
+    limits, said = search.limits, []
+    if not keeps_slo(baseline, limits):
+        said.append("no plain rounds on these nodes keep slo.step_p95_s; the fastest of them are compared")
+    cheapest = min(fitting_plain_cycles(search), key=lambda c: (c.cost(limits), c.name))
+    if limits.objective == "usd" and cheapest.nodes(limits) != baseline.nodes(limits):
+        size = limits.group_size
+        seconds = cheapest.seconds_per_sample(size) / baseline.seconds_per_sample(size)
+        usd = cheapest.usd_per_sample(limits) / baseline.usd_per_sample(limits)
+        breaks = "" if keeps_slo(cheapest, limits) else ", and break slo.step_p95_s"
+        said.append(
+            f"compared on {count(baseline.nodes(limits), 'node')}, as the plan takes; plain rounds cost least on "
+            f"{count(cheapest.nodes(limits), 'node')}, where a sample takes {seconds:.2f} times the seconds and {usd:.2f} times the "
+            f"USD{breaks}"
+        )
+    return "; ".join(said) or None

@@ -7,7 +7,7 @@ everywhere. Documents and `--json` hold the numbers themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 NONE = "–"
@@ -154,3 +154,14 @@ def unsigned(value: float) -> str:
     """Return a number without its sign: one digit behind the point, two significant digits below 1."""
     size = abs(value)
     return f"{size:.1f}" if 1 <= size < 1e6 else f"{size:.2g}"
+
+
+def runs_text(numbers: Sequence[int]) -> str:
+    """Return ascending numbers as text, runs of them by their first and last: `0-3, 6`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

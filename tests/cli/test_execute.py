@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 import rlplan as package
-from rlplan.cli.execute import placement_data, placement_lines, spans
+from rlplan.cli.execute import placement_data, placement_lines
 from rlplan.cli.screens import live as group_live
 from rlplan.cli.screens.live import GroupView, LiveView
 from rlplan.executor.groups.job_process import JobEnd
@@ -129,13 +129,6 @@ def test_a_dry_run_of_groups_names_jobs_nodes_and_what_lacks(monkeypatch, tmp_pa
 
 
 # -- who runs where ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("numbers", "said"), [([], ""), ([4], "4"), ([0, 1, 2, 3], "0-3"), ([0, 2, 3, 7], "0, 2-3, 7"), ([5, 6], "5-6")]
-)
-def test_runs_of_numbers_are_named_by_their_ends(numbers, said):
-    assert spans(numbers) == said
 
 
 def test_each_node_says_whose_devices_it_has():

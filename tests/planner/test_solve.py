@@ -13,7 +13,8 @@ from benchmarks.copula_trace import copula_lengths
 from rlplan.planner.choose.candidate_search import is_plain
 from rlplan.planner.choose.candidates.solve_options import Pass, SolveOptions
 from rlplan.planner.choose.cycle_cost import length_ratio
-from rlplan.planner.choose.schedule_choice import baseline_of, baseline_text, keeps_slo
+from rlplan.planner.choose.schedule_choice import baseline_of, keeps_slo
+from rlplan.planner.explain.why import baseline_text
 from rlplan.planner.nodes_front import nodes_front
 from rlplan.planner.simulate.whole_run import simulate_plan
 from rlplan.planner.solve import Solved, solve

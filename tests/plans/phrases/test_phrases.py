@@ -8,7 +8,19 @@ from hypothesis import strategies as st
 
 from rlplan.plans.facts.plan_text import solver_status, trainers_text, update_text
 from rlplan.plans.page.page_of_plan import value_text
-from rlplan.plans.phrases.numbers import bytes_of, bytes_text, count, digits, fixed, percent, seconds, span, times, usd
+from rlplan.plans.phrases.numbers import (
+    bytes_of,
+    bytes_text,
+    count,
+    digits,
+    fixed,
+    percent,
+    runs_text,
+    seconds,
+    span,
+    times,
+    usd,
+)
 from rlplan.plans.phrases.sentences import (
     Alternative,
     levers_of,
@@ -142,3 +154,10 @@ def test_the_seconds_of_levers_are_read_as_they_were_written():
     assert list(read) == ["long_rounds", "drafts", "hand_over", "tail"]
     assert list(read.values()) == pytest.approx(list(saved_s.values()), rel=5e-3)
     assert levers_of(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"), [([], ""), ([4], "4"), ([0, 1, 2, 3], "0-3"), ([0, 2, 3, 7], "0, 2-3, 7"), ([5, 6], "5-6")]
+)
+def test_runs_of_numbers_are_named_by_their_ends(numbers, said):
+    assert runs_text(numbers) == said
