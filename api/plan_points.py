@@ -41,7 +41,7 @@ Notify = Callable[[str], None]
 
 
 def plan_near_cheapest(path: Path, workload: Workload, cluster: Cluster, notify: Notify) -> None:
-    """Plan the points that cost nearly as little as the cheapest, of each job that is planned here. Raises InputError, Infeasible."""
+    """Plan the points of each job that cost nearly as little as its cheapest. Raises InputError, Infeasible."""
     fronts = [_Front(path, name, source, cluster, notify) for name, source in _planned_here(workload)]
     for front in fronts:  # once the documents of all jobs are read: a fault in one is told at once
         front.plan_near_cheapest(front.source.nodes)
@@ -109,7 +109,7 @@ class _Front:
         return error_at(self.path, loc, f"{'.'.join(loc)}: {text}")
 
     def plan_near_cheapest(self, nodes: Nodes | None) -> None:
-        """Plan points from one node each on, as long as they cost nearly as little as the cheapest, and that on `nodes`."""
+        """Plan that on `nodes`, and those from one node each on that cost nearly as little as the cheapest."""
         if nodes is not None:
             self._at([nodes])
         edge: list[Nodes] = [(1, 1)]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..plans.facts.executable import OTHERS_ONLY, merged
 from ..plans.phrases.numbers import count
 from .shared.options import Finite
 
@@ -169,6 +168,8 @@ def _print_notes(console: Console, report: FileReport, for_executor: bool) -> No
     if not report.not_executable:
         console.print(f"{report.file}: runs on: {runs_on(report)}", markup=False)
     elif not for_executor:  # else they are findings, each on a line of its own
+        from ..plans.facts.executable import OTHERS_ONLY, merged
+
         reasons = merged((finding.key, finding.message) for finding in report.not_executable)
         console.print(f"{report.file}: runs on: {OTHERS_ONLY}: {'; '.join(reasons)}", markup=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
@@ -10,11 +11,13 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..plans.diff.review import Report, fold
 from ..plans.phrases.sentences import one_line
 from ..plans.phrases.tables import Row, Table
 from ..plans.yaml.errors import InputError
 from .screens.bars import table
+
+if TYPE_CHECKING:
+    from ..plans.diff.review import Report
 
 _STYLE = {1: "green", -1: "red", 0: ""}
 _MOST_ROWS = 20  # of a table, without --full
@@ -22,6 +25,8 @@ _MOST_ROWS = 20  # of a table, without --full
 
 def render(report: Report, full: bool) -> Group:
     """The report as text for rich; tables are cut to twenty rows unless `full`."""
+    from ..plans.diff.review import fold
+
     renderables: list[RenderableType] = [_text_line(report.title, "bold"), _text_line(report.verdict, "bold")]
     renderables += [_text_line(f"! {warning}", "yellow") for warning in report.warnings]
     for section in report.sections:

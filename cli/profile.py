@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..plans.facts.plan_text import update_text
 from ..plans.yaml.errors import InputError, RunFailed
 from .screens.profile_text import profile_text
 from .shared.options import Finite, force_option
@@ -247,6 +246,7 @@ def _profile(
 
 
 def _summary(profile: Profile, measured: Measurements) -> dict[str, Any]:
+    from ..plans.facts.plan_text import update_text
     from ..profiles.laws.hardware_peaks import best_read, dtype_of, peaks_of, work_of
     from ..profiles.laws.suspicions import suspicions
 

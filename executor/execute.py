@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import psutil  # of the executor's extra: without it the command ends here, before it looks at any folder
+
 from .prepare import Execution, Options
 from .processes.host import cluster_address
 from .records.execution_folder import check_folder, run_lock
@@ -37,4 +39,4 @@ def execute(
             check_folder(execution.run_dir, execution.plan_path, options.resume)
         from .session import run_session  # here, since it imports Ray and torch
 
-        return asyncio.run(run_session(executions, options, watcher, member))
+        return asyncio.run(run_session(executions, options, watcher, member, psutil.Process().create_time()))

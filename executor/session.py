@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from .configuration import configuration
 from .engines.engine_handle import EngineDied, EngineHandle
 from .engines.fleet import Fleet
@@ -44,10 +42,15 @@ if TYPE_CHECKING:
 
 
 async def run_session(
-    executions: Sequence[Execution], options: Options, watcher: Watcher, member: MemberTask | None
+    executions: Sequence[Execution],
+    options: Options,
+    watcher: Watcher,
+    member: MemberTask | None,
+    process_began_s: float,
 ) -> bool:
-    """As `execute.execute`, whose folders are locked by now."""
-    session = Session(executions, options, watcher, member)
+    """As `execute.execute`, whose folders are locked by now. `process_began_s`: when this process began, in seconds
+    since the epoch."""
+    session = Session(executions, options, watcher, member, process_began_s)
     try:
         await session.start()
         return await session.take_turns()
@@ -60,8 +63,14 @@ class Session:
     loop. `member`: their place in a co-execution group. Raises InputError for files that do not fit the job."""
 
     def __init__(
-        self, executions: Sequence[Execution], options: Options, watcher: Watcher, member: MemberTask | None
+        self,
+        executions: Sequence[Execution],
+        options: Options,
+        watcher: Watcher,
+        member: MemberTask | None,
+        process_began_s: float,
     ) -> None:
+        self._process_began_s = process_began_s
         self._executions, self._options, self._watcher, self._member = executions, options, watcher, member
         first = executions[0]
         job, paths, self._pool = first.checked.job, first.checked.paths, first.pool
@@ -148,7 +157,8 @@ class Session:
         for execution, run in zip(self._executions, self._runs, strict=True):
             await self._begin(execution, run, start_s)
         for note in self._rewards.notes():
-            self._note(note, "sandbox_lacks", reason=note)
+            self._watcher.note(note)
+            self.event("sandbox_lacks", reason=note)
         self._placer.tell = self._hear_node
         if self._judge is not None:
             self._judge.tell = self._hear_death
@@ -174,7 +184,7 @@ class Session:
     async def _begin(self, execution: Execution, run: TrainingRun, start_s: float) -> None:
         options, home = self._options, execution.run_dir
         begin_folder(home, execution.plan_path, options.resume)
-        process_s = round(time.time() - psutil.Process().create_time(), 3)
+        process_s = round(time.time() - self._process_began_s, 3)
         plan = _beside(execution.plan_path, home)
         await run.start(options.resume, start_s=start_s, process_s=process_s, steps=options.steps, plan=plan)
         if options.history is not None and (known := run.drafts.store) is not None:
@@ -182,20 +192,22 @@ class Session:
             run.event("history", checkpoint=source, prompts=len(known), bytes=known.nbytes)
         tell_faults(run, self._watcher)
 
-    def _note(self, text: str, event: str, **fields: Any) -> None:
-        """Tell who watches, and the trace of each run."""
-        self._watcher.note(text)
+    def event(self, event: str, **fields: Any) -> None:
+        """Write an event to the trace of each run."""
         for run in self._runs:
             run.event(event, **fields)
 
     def _hear_node(self, news: NodeNews) -> None:
-        lost = news.event == "node_lost"
-        text = f"node {news.address}: {'lost' if lost else 'in its place, or back'}"
-        self._note(text, "node_lost" if lost else "node_back", node=news.node, address=news.address)
+        if news.event == "node_lost":
+            self._watcher.note(f"node {news.address}: lost")
+            self.event("node_lost", node=news.node, address=news.address)
+        else:
+            self._watcher.note(f"node {news.address}: in its place, or back")
+            self.event("node_back", node=news.node, address=news.address)
 
     def _hear_death(self, death: EngineDied) -> None:
-        text = f"{death.engine.name} is being replaced: {death.reason}"
-        self._note(text, "restart", whom=death.engine.name, reason=death.reason)
+        self._watcher.note(f"{death.engine.name} is being replaced: {death.reason}")
+        self.event("restart", whom=death.engine.name, reason=death.reason)
 
     async def take_turns(self) -> bool:
         """Take the steps of all runs, as `turns.take_turns`."""

@@ -177,7 +177,8 @@ _TITLES = {"next_best": "next best"}
 def _why(group: PlannedGroup) -> Table:
     drawn = table(["", ""], gap=1)
     drawn.show_header = False
-    drawn.columns[0].no_wrap, drawn.columns[0].style = True, "bold"
+    names = drawn.columns[0]
+    names.no_wrap, names.overflow, names.style = True, "ellipsis", "bold"
     for name, text in group.why.items():
         if name not in _SHOWN_ELSEWHERE:
             drawn.add_row(_TITLES.get(name, name), one_line(text))

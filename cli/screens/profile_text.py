@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...plans.facts.plan_text import update_text
 from ...plans.phrases.numbers import bytes_text, digits, fixed, per_second, percent, seconds, times
-from ...profiles.draft_schema import ProfiledDrafts
-from ...profiles.profile_schema import Profile
+
+if TYPE_CHECKING:
+    from ...profiles.draft_schema import ProfiledDrafts
+    from ...profiles.profile_schema import Profile
 
 
 def profile_text(profile: Profile, summary: dict[str, Any], out: Path, lengths_path: Path) -> str:
     """The profile in lines for the terminal; `summary`: as `--json` prints it."""
+    from ...plans.facts.plan_text import update_text
+
     lines = [f"measured in {seconds(summary['measuring_s'])} -> {out}, {lengths_path.name}", ""]
     lines.append("decode step = a + b * sequences + c * KV tokens")
     for r, row in zip(profile.rollout, summary["decode"], strict=True):

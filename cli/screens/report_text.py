@@ -28,7 +28,6 @@ from ...plans.phrases.numbers import (
 )
 from ...plans.phrases.sentences import PHASE_NAMES, as_trained_text, exposed_text, one_line, source_text
 from ...plans.phrases.tables import right, text_lines
-from ...traces.report_state import ago
 from .bars import spark
 
 _INCIDENTS = 8
@@ -236,6 +235,8 @@ def _figure(value: float | None, text: Callable[[float], str]) -> str:
 
 def _state(detail: dict[str, Any]) -> list[str]:
     """A line on the run's state."""
+    from ...traces.report_state import ago
+
     quiet_s = detail.get("quiet_s")
     return [f"  {one_line(detail['state_text'])}" + ("" if quiet_s is None else f"; quiet for {ago(quiet_s)}")]
 

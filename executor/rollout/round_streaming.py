@@ -98,7 +98,7 @@ class RoundStreaming(LeavingEngines):
     def _allowed(self) -> bool:
         return self._could()
 
-    def _cleared(self) -> None:
+    def _released(self) -> None:
         self.start()
 
     def offer(self, draw: int, group: Sequence[TrainSample]) -> None:

@@ -16,8 +16,6 @@ import pulp
 
 from .candidates.solve_options import MAX_NODES
 
-# Programs of a thousand columns need a few hundred at most.
-
 _SEED = 1
 
 

@@ -358,9 +358,9 @@ def baseline_text(search: Search, baseline: Cycle) -> str | None:
         seconds = cheapest.seconds_per_sample(size) / baseline.seconds_per_sample(size)
         usd = cheapest.usd_per_sample(limits) / baseline.usd_per_sample(limits)
         breaks = "" if keeps_slo(cheapest, limits) else ", and break slo.step_p95_s"
+        on, cheapest_on = (count(cycle.nodes(limits), "node") for cycle in (baseline, cheapest))
         said.append(
-            f"compared on {count(baseline.nodes(limits), 'node')}, as the plan takes; plain rounds cost least on "
-            f"{count(cheapest.nodes(limits), 'node')}, where a sample takes {seconds:.2f} times the seconds and {usd:.2f} times the "
-            f"USD{breaks}"
+            f"compared on {on}, as the plan takes; plain rounds cost least on {cheapest_on}, where a sample takes "
+            f"{seconds:.2f} times the seconds and {usd:.2f} times the USD{breaks}"
         )
     return "; ".join(said) or None

@@ -299,19 +299,23 @@ def _names_of(entry: str) -> frozenset[str]:
 
 
 def _data(text: str) -> Any:
-    """The list or object that a text writes as JSON, or as Python does; None if it is something else."""
+    """The list or object that a text writes as JSON, or as Python does; None if it is something else, as `[1], [2]`."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     with contextlib.suppress(ValueError):
-        return _json_or_python(text)
+        return _literal(text, (list, dict))
     return None
 
 
-def _json_or_python(text: str) -> Any:
-    """The JSON value that a text writes as JSON, or as Python does. Raises `ValueError`."""
+def _literal(text: str, types: tuple[type, ...] = (object,)) -> Any:
+    """The value that a text writes as JSON, or as Python does, as JSON has it. Raises `ValueError` for another text,
+    and for a value of none of these types."""
     for read in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            return json.loads(json.dumps(read(text.strip())))
+            value = read(text.strip())
+            if isinstance(value, types):
+                return json.loads(json.dumps(value))
+            break
     raise ValueError(text)
 
 
@@ -350,7 +354,7 @@ def _arguments(value: Any) -> Any:
 
 def _argument(line: str) -> Any:
     try:
-        return _json_or_python(line)
+        return _literal(line)
     except ValueError:
         fault = f"an argument is {line.strip()[:40]!r}, which is no JSON; write one JSON value a line"
         raise AnswerError(fault) from None

@@ -242,13 +242,13 @@ def ran(tmp_path):
     live = LivePermits("g1", "multi_rate", seats, tmp_path / GROUP_JOURNAL, lambda: now_s[0])
     arrivals = {job: live.ready(job, job) for job in SECONDS}
     while live.held:
-        ends = {job: turn.begun_s + SECONDS[job][turn.turn % 2] for job, turn in live.held.items()}
+        ends = {job: phase.begun_s + SECONDS[job][phase.number % 2] for job, phase in live.held.items()}
         job = min(ends, key=lambda name: ends[name])
         now_s[0] = 50.0 + ends[job]
-        if live.held[job].turn == 15:
+        if live.held[job].number == 15:
             live.done(job, arrivals[job], 15)
             break
-        live.done(job, arrivals[job], live.held[job].turn)
+        live.done(job, arrivals[job], live.held[job].number)
     live.close()
     return tmp_path
 

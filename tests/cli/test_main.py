@@ -33,6 +33,18 @@ def test_help_imports_nothing_of_the_planner_or_executor():
         assert f"  {command} " in done.stdout
 
 
+def test_the_help_of_commands_waits_for_no_library():
+    """But that of `simulate`, whose options name limits of the plan's schema."""
+    code = (
+        "import sys\nfrom rlplan.cli.main import cli\n"
+        "for name in sorted({*cli.list_commands(None)} - {'simulate'}): cli.get_command(None, name)\n"
+        "print(*{module.split('.')[0] for module in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=True)
+    slow = {"jinja2", "msgspec", "networkx", "numba", "numpy", "pulp", "pydantic", "ray", "torch", "yaml"}
+    assert slow & set(done.stdout.split()) == set()
+
+
 def test_version_is_the_packages():
     assert printed("--version") == f"rlplan, version {package.__version__}\n"
 

@@ -224,11 +224,11 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
     assert executed(job, parts, monkeypatch, history=job.folder / "step-000003", stall_s=9.0) is True
     words = [entry for entry in parts.log if isinstance(entry, str)]
     assert words == [
-        "starting Ray", "reserving devices", "SeatKeeper.open own=True",
+        "starting Ray", "reserving devices", "ActorPlacer.open own=True",
         "starting reward workers, trainers and engines Fleet-0", "rewards.start", "DeviceTurns.start",
         "TrainingRun.start", "TrainingRun.start", "note: no cgroups", "joins", "note: node 10.0.0.1: lost",
         "note: node 10.0.0.2: in its place, or back", "stopping", "TrainingRun.close", "TrainingRun.close",
-        "rewards.close", "Fleet.close", "SeatKeeper.close", "leaves",
+        "rewards.close", "Fleet.close", "ActorPlacer.close", "leaves",
     ]  # fmt: skip
     events = [entry for entry in parts.log if isinstance(entry, tuple)]
     assert events == [
@@ -238,7 +238,7 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
         *[("node_back", {"node": 1, "address": "10.0.0.2"})] * 2,
     ]  # fmt: skip
     made = parts.made
-    assert made["RoundRunner"].options == {"temperature": 1.0, "stall_s": 9.0} and made["Fleet"].options["seats"]
+    assert made["RoundRunner"].options == {"temperature": 1.0, "stall_s": 9.0} and made["Fleet"].options["placer"]
     assert made["RoundRunner"].arguments[3]([1]) == "text" and made["TrainerGroup"].arguments[0] == "two"
     assert made["TrainingRun"].options["prompt_ids"] == ["p0", "p1"] and made["TrainingRun"].options["permits"] is None
     train_pool, where = made["device_ledger"].arguments[3:5]
@@ -248,7 +248,7 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
 
 def test_a_member_of_a_group_has_its_nodes_and_turns(job, monkeypatch):
     parts = Parts(monkeypatch)
-    member = SimpleNamespace(permits="permits", nodes=("n1", "n2"), engine_units=lambda placement: "units")
+    member = SimpleNamespace(permits="permits", leased=("n1", "n2"), engine_units=lambda placement: "units")
     assert executed(job, parts, monkeypatch, member)
     assert parts.made["ActorPlacer"].options == {"given": ("n1", "n2")}
     assert parts.made["device_ledger"].options == {"shared": True}
@@ -261,5 +261,5 @@ def test_an_execution_that_fails_to_start_ends_what_was_started(job, monkeypatch
     parts = Parts(monkeypatch, fails="start")
     with pytest.raises(RuntimeError, match="start fails"):
         executed(job, parts, monkeypatch)
-    closed = ["TrainingRun.close", "TrainingRun.close", "rewards.close", "Fleet.close", "SeatKeeper.close"]
+    closed = ["TrainingRun.close", "TrainingRun.close", "rewards.close", "Fleet.close", "ActorPlacer.close"]
     assert [entry for entry in parts.log if str(entry).endswith(".close")] == closed and "leaves" not in parts.log

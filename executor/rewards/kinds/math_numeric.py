@@ -45,8 +45,8 @@ def symbols(node: Node) -> frozenset[str]:
 
 
 def has_op(node: Node, *ops: str) -> bool:
-    """Whether a part of the tree is one of these operations."""
-    return any(part.op in ops for part in walk(node))
+    """Whether a part of the tree, but for rows of matrices, is one of these operations."""
+    return node.op in ops or any(isinstance(part, Node) and has_op(part, *ops) for part in node.args)
 
 
 def at(node: Node, values: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ Objective = Literal["seconds", "usd"]
 """The minimised cost, per trained sample."""
 
 MAX_NODES = 200_000
-"""Limit of the integer program's branch and bound."""
+"""Limit of the integer program's branch and bound; programs of a thousand columns need a few hundred at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ def test_parts_of_a_reward_have_pools_seated_in_order(monkeypatch, tmp_path):
     made, paths = [], SimpleNamespace(reward_folder=tmp_path)
 
     class Pool(Asked):
-        def __init__(self, config, workers, *, retries, name, supervisor, seats, first_worker):
+        def __init__(self, config, workers, *, retries, name, supervisor, placer, first_worker):
             super().__init__()
             made.append((name, workers, retries, first_worker, config.deadline_s))
             self.facts = lambda: {0: SimpleNamespace(notes=["no cgroups", f"no {name}"])}

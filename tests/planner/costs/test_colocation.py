@@ -32,12 +32,12 @@ from ..gpu_run import solved_on_gpus
 from .test_memory_table import at, gpu_pool
 
 PROFILE = library_profile("H100", "Qwen2.5-32B")
-LINK = colocation.host_bytes_per_s(GPUS["H100"])
+LINK = GPUS["H100"].host_copy_bytes_per_s
 FOUR_OF_8 = EngineLayout(8, 4)
 
 
 def test_rates_of_sleep_are_near_what_was_measured():
-    level_1 = colocation.host_bytes_per_s(GPUS["A100"])
+    level_1 = GPUS["A100"].host_copy_bytes_per_s
     assert 1 / 1.6 < 61e9 / level_1 / 2.8 < 1.6 and 1 / 1.6 < 59e9 / level_1 / 5.9 < 1.6
     gib_per_s = MAP_BYTES_PER_S / 2**30
     assert 1 / 1.4 < 32.13 / gib_per_s / 0.12 < 1.4 and 1 / 1.4 < 47.40 / gib_per_s / 0.31 < 1.4

@@ -154,7 +154,7 @@ def test_the_chain_of_fixed_turns_runs_through_the_longest_job() -> None:
     found = steady_state(BESIDE, UNEQUAL, FIXED, {})
     assert found.period_s == pytest.approx(500.0)
     assert found.iterations == {"long": 1, "short": 1}
-    assert found.chain.turns == (("long", "rollout"), ("long", "train"))
+    assert found.chain.phases == (("long", "rollout"), ("long", "train"))
     assert found.chain.limits
     assert found.busy == pytest.approx((0.8, 0.1, 0.3))
     ours = steady_state(BESIDE, UNEQUAL, Rules(), {})
@@ -166,7 +166,7 @@ def test_a_steady_period_holds_no_unit_twice_at_a_time() -> None:
     groups, jobs = random_groups(15, 5)
     for made in groups:
         found = steady_state(made, jobs, Rules(), {})
-        assert found.chain.turns
+        assert found.chain.phases
         if found.repeats:
             # A few seconds of chain more than the period are as far as `NEARLY` the same state is from the same.
             assert found.chain.seconds <= found.period_s * (1 + 2e-3)
