@@ -75,15 +75,15 @@ def main(requests: int, answers: int, fields: dict[str, Any], explains: bool = F
     put({"problem": None, "failure": None, **up})
     # Python's own handler would turn it into nothing; the default ends the process, which is meant.
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-    before = address_space_bytes()
-    if config.reward_kind != "code":  # its sandbox limits the response itself
+    before, own_limits = address_space_bytes(), config.reward_kind == "code"  # a sandbox limits the response itself
+    if not own_limits:
         lower(resource.RLIMIT_AS, before + config.memory_bytes)
     lower(resource.RLIMIT_CORE, 0)
     with os.fdopen(requests, "rb") as stream:
         while head := stream.read(LENGTH.size):
             batch, budget_s, rows = pickle.loads(stream.read(LENGTH.unpack(head)[0]))
-            worn = _batch(scorer, batch, rows, budget_s, put, explains)
-            worn = worn or address_space_bytes() - before > WORN_SHARE * config.memory_bytes
+            worn = _batch(scorer, batch, rows, budget_s, put, explains, own_limits)
+            worn = worn or (not own_limits and address_space_bytes() - before > WORN_SHARE * config.memory_bytes)
             put({"batch": batch, "worn": worn})
 
 
@@ -94,15 +94,18 @@ def _batch(
     budget_s: float,
     tell: Callable[[Any], None],
     explains: bool,
+    own_limits: bool,
 ) -> bool:
-    """Score rows until the budget is spent; True if this process should score nothing more."""
+    """Score rows until the budget is spent; True if this process should score nothing more. `own_limits`: the function
+    runs responses in a sandbox, whose processes would inherit a limit of this one's CPU seconds."""
     cores = len(os.sched_getaffinity(0))
     began = time.monotonic()
     for number, (prompt, response, answer, deadline_s) in enumerate(rows):
         if number and time.monotonic() - began >= budget_s:
             break
         alarm_s = deadline_s + scorer.margin_s
-        _limit_cpu((math.ceil(alarm_s) + 1) * cores)
+        if not own_limits:
+            _limit_cpu((math.ceil(alarm_s) + 1) * cores)
         if explains:
             scored = judge_one(scorer.judge_within(deadline_s), alarm_s, prompt, response, answer)
             tell([batch, number, *scored])

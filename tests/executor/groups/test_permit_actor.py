@@ -1,16 +1,11 @@
 """The actor that gives permits, and a job's side of it: in virtual time in this process, and in Ray, which kills it."""
 
 import asyncio
-import json
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import ray
 
-import rlplan
 from rlplan.executor.groups import permit_actor
 from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.executor.groups.permit_actor import (
@@ -261,17 +256,3 @@ def test_turns_go_on_in_ray_where_they_stood_when_the_actor_dies(tmp_path, loop)
 
     loop.run_until_complete(run())
     check(tmp_path)
-
-
-@pytest.mark.search
-def test_the_actor_decides_in_ray_what_the_simulator_does_bit_for_bit():
-    """Minutes of the groups example on three Ray nodes, in which the actor is killed."""
-    command = [sys.executable, "-m", "benchmarks.coexecution", "--parts", "replay", "--virtual-s", "900", "--json"]
-    root = Path(rlplan.__file__).parent
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    result = json.loads(done.stdout)["replay"]
-    assert result["identical"], done.stderr[-2000:]
-    assert result["nodes"] == 3 and set(result["groups"]) == {"g1", "g2"}
-    for group in result["groups"].values():
-        assert group["identical"] and group["kills"] == 1 and group["decisions"] > 8

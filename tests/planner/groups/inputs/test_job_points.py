@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlplan.api import plan_points
-from rlplan.api.plan_points import plan_near_alone, plan_neighbours
+from rlplan.api.plan_points import plan_near_cheapest, plan_neighbours
 from rlplan.planner.groups.choose.group_program import solve_groups
 from rlplan.planner.groups.inputs.job_points import alone, points_there, tail_share
 from rlplan.planner.groups.inputs.workload_jobs import problem_of
@@ -118,7 +118,7 @@ def solves(monkeypatch):
 def planned(path, text=WORKLOAD):
     path.write_text(text)
     document, cluster = load_workload(path)
-    plan_near_alone(path, document, cluster, lambda text: None)
+    plan_near_cheapest(path, document, cluster, lambda text: None)
     return document, cluster
 
 
