@@ -372,10 +372,10 @@ def placement_data(placement: Placement, addresses: Sequence[str | None]) -> lis
     """One entry for each node in use: its number, its address if it is known, and the devices of who runs there."""
     rows = []
     for number, (node, room) in enumerate(placement.nodes_in_use().items()):
-        engines = {name: list(seat.devices) for name, seat in placement.engines.items() if seat.node == node}
+        engines = {name: list(on.devices) for name, on in placement.engines.items() if on.node == node}
         trainers = {
-            plan: {rank: list(seat.devices) for rank, seat in enumerate(seats) if seat.node == node}
-            for plan, seats in placement.trainers.items()
+            plan: {rank: list(on.devices) for rank, on in enumerate(ranks) if on.node == node}
+            for plan, ranks in placement.trainers.items()
         }
         rows.append(
             {

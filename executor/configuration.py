@@ -114,7 +114,7 @@ def run_settings(planned: PlannedJob, job: Job) -> RunSettings:
 
 
 def worker_pools(planned: PlannedJob, job: Job) -> dict[str, RewardPlan | PooledReward]:
-    """The plan's reward workers by part of the job's reward, in the order in which they are seated."""
+    """The plan's reward workers by part of the job's reward, in the order in which they are placed."""
     names = [part.label for part in job.reward.pooled]
     return {name: planned.reward if not place else planned.reward.further[name] for place, name in enumerate(names)}
 

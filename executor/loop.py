@@ -4,7 +4,7 @@ Sync weights (engines wake), roll out, train (engines sleep), alarm, record; the
 Invariants:
 - weights reach the engines before a round and do not change in it; every trained sample carries their version;
 - the schedule, the timeouts, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
-- in a co-execution group each of the two halves runs in a turn that the group gives;
+- in a co-execution group each of the two halves runs as a phase that the group permits;
 - while the trainer has not begun to change, a round can be left: the state of the last step's end is still there.
 """
 

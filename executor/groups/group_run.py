@@ -175,14 +175,14 @@ class _Driver:
             looks = [self._guard_group(key, group) for key, group in self.groups.items()]
             for failed in await asyncio.gather(*looks, return_exceptions=True):
                 if isinstance(failed, Exception):
-                    self.note(f"deadlines of turns and starts cannot be checked: {type(failed).__name__}: {failed}")
+                    self.note(f"deadlines of phases and starts cannot be checked: {type(failed).__name__}: {failed}")
 
     async def _guard_group(self, key: str, group: LiveGroup) -> None:
         try:
             self.jobs.kill_overdue(group, await group.look())
         except RunFailed as error:
             if self.groups.get(key) is group:  # else it was closed meanwhile
-                self.note(f"deadlines of turns in group {key} cannot be checked: {error}")
+                self.note(f"deadlines of phases in group {key} cannot be checked: {error}")
 
     @contextlib.contextmanager
     def _actor_may_be_gone(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ from ...traces.trace import TraceError, TraceWriter, read_trace
 DECIDED = "turns"
 """Name of the journal's events that say which permits were given."""
 
-OTHER_GROUP = "is of another group, or of other seats; choose another --out"
+OTHER_GROUP = "is of another group, or of other placements; choose another --out"
 
 
 def journal_header(group: str, permit_rule: str, jobs: Sequence[PlacedJob]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def journalled_jobs(journal: Path) -> Journalled:
     """Read the jobs of a journal. Raises TraceError if it is damaged, or no journal of a group."""
     events = list(read_trace(journal))
     if not events or "seats" not in events[0]:
-        raise TraceError(journal, 1, "is no journal of a group's turns")
+        raise TraceError(journal, 1, "is no journal of a group's phases")
     first = [read_placed_job(fields) for fields in events[0]["seats"]]
     now, seen = {placed.job: placed for placed in first}, list(first)
     for event in events:
@@ -108,7 +108,7 @@ class JournalWriter:
         written = {key: value for key, value in line.items() if key not in ("event", "t_s")}
         if not self._pending or self._pending[0] != (float(line["t_s"]), written):
             raise RunFailed(
-                f"{self._path}: the turns that it says began at {line['t_s']} s do not follow from its events; it is "
+                f"{self._path}: the phases that it says began at {line['t_s']} s do not follow from its events; it is "
                 "damaged or of another version; choose another --out"
             )
         self._pending.popleft()
@@ -119,7 +119,7 @@ class JournalWriter:
         try:
             self._write_pending(self._writer, event, now_s, **fields)
         except OSError as error:
-            raise RunFailed(f"the journal of turns cannot be written ({error.strerror}); make room") from error
+            raise RunFailed(f"the journal of phases cannot be written ({error.strerror}); make room") from error
 
     def decided(self, now_s: float, decision: dict[str, Any]) -> None:
         """Permits were decided on the last event."""

@@ -132,8 +132,8 @@ def _group(
         raise InputError(f"group {key} has nodes of kind {' and '.join(kinds)}; write pools of one kind", str(path))
     if kinds == ["cuda"] and (judged := [job.name for job in jobs if job.execution.plan.job.reward.judge is not None]):
         raise InputError(
-            f"group {key}: {', '.join(judged)}: a judge stays on its GPUs between the turns of its job, and other jobs "
-            "have them then; run it alone, or without the judge",
+            f"group {key}: {', '.join(judged)}: a judge stays on its GPUs between the phases of its job, and other "
+            "jobs have them then; run it alone, or without the judge",
             str(path),
         )
     ends = list(itertools.accumulate(node.slots for node in group.nodes))

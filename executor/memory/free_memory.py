@@ -142,7 +142,7 @@ class Sleeping(NamedTuple):
 
 
 async def check_host_memory(asleep: Iterable[Sleeping]) -> None:
-    """Raises InputError unless each node has free what is to sleep there; jobs have seats, and do not run yet."""
+    """Raises InputError unless each node has free what is to sleep there; jobs are placed, and do not run yet."""
     asked = [each for each in asleep if each.resident_bytes > 0]
     if (lack := lacking(asked, await _free_bytes({each.node.node_id for each in asked}))) is not None:
         raise InputError(lack)

@@ -7,7 +7,7 @@ sleep, these get weights and KV caches, and the samples go on there.
 Invariants:
 - the decision is asked for what the engines hold; samples that ended meanwhile are not counted;
 - an engine that has left gets no sample of this round any more, be it that it dies and comes back;
-- new engines get samples only when they are `open`: they have the weights and their KV caches;
+- new engines get samples only when they are up: they have the weights and their KV caches;
 - the change goes on (`_released`) once, when nothing decodes on the engines that leave;
 - each engine sleeps, wakes and loads in the turns of its devices and of the weights, as between two rounds;
 - an engine of the tail that dies is replaced, and given weights when it is back (live_round.py);
@@ -18,6 +18,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
@@ -37,12 +38,12 @@ class LeavingEngines(EngineChange):
 
     Args:
         decision: decides.
-        new: whether those that stay take samples only after the change, once they are `open`.
+        new: whether those that stay take samples only after the change, once they are up.
     """
 
     def __init__(self, decision: HandOver | None, *, new: bool = False) -> None:
         super().__init__(decision)
-        self._new, self._open, self._told = new, not new, False
+        self._new, self._new_are_up, self._told = new, not new, False
         self._leaving, self._staying = frozenset[int](), frozenset[int]()
 
     def begin_with(self, opened: OpenRound, leaving: Iterable[int], staying: Iterable[int]) -> None:
@@ -69,7 +70,7 @@ class LeavingEngines(EngineChange):
     @property
     def under_way(self) -> bool:
         """Whether it is decided, and the new engines are not open yet."""
-        return self._freed and not self._open
+        return self._freed and not self._new_are_up
 
     def _capacity(self) -> int:
         staying = [self._opened.engines[number] for number in self._staying]
@@ -86,13 +87,13 @@ class LeavingEngines(EngineChange):
             self._told = True
             self._released()
 
+    @abstractmethod
     def _allowed(self) -> bool:
         """Whether the devices have room for whoever takes those of the engines that leave."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _released(self) -> None:
         """The engines that leave decode nothing any more."""
-        raise NotImplementedError
 
 
 GiveAll = Callable[[Sequence[EngineHandle], str], Awaitable[None]]
@@ -190,7 +191,7 @@ class TailEngines(LeavingEngines):
 
     def _released(self) -> None:
         def ready() -> None:
-            self._open = True
+            self._new_are_up = True
 
         taking = self._taking.bring_up(self._opened, ready, "the tail's engines")
         self._task = asyncio.create_task(taking, name=f"tail of {self._opened.version}")

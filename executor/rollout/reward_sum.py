@@ -110,7 +110,7 @@ class RewardSum:
         judge: PartScorer | None = None,
     ) -> RewardSum:
         """The parts of a job's reward; `sizes`: of the pools, by name of the part, in the order in which their workers
-        are seated. `judge` scores the part of kind judge; without it that part is left out (as `profile` does)."""
+        are placed. `judge` scores the part of kind judge; without it that part is left out (as `profile` does)."""
         first, scorers = 0, {}
         for part in job.reward.pooled:
             size = sizes[part.label]

@@ -8,6 +8,7 @@ messages one after another.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -165,7 +166,7 @@ async def tokens_held(engines: Iterable[EngineHandle]) -> dict[str, int]:
     return {name: tokens for each in answers for name, tokens in each.items()}
 
 
-class EngineChange(RoundLever):
+class EngineChange(RoundLever, ABC):
     """A lever that has engines of its round stop or begin to decode while the round goes on.
 
     Args:
@@ -190,9 +191,9 @@ class EngineChange(RoundLever):
         return self._round
 
     @property
+    @abstractmethod
     def out(self) -> frozenset[int]:
         """Engines that nobody waits for."""
-        raise NotImplementedError
 
     @property
     def closed(self) -> frozenset[int]:
@@ -205,9 +206,9 @@ class EngineChange(RoundLever):
         return len(self.out) == len(self._opened.engines)
 
     @property
+    @abstractmethod
     def under_way(self) -> bool:
         """Whether samples without an engine wait for new ones."""
-        raise NotImplementedError
 
     def resumed(self, number: int) -> Releases:
         """An engine is up and has the weights; returns what others are to release for it."""
@@ -244,13 +245,13 @@ class EngineChange(RoundLever):
         self.decided_s = self._opened.ledger.now_s()
         return self._decided()
 
+    @abstractmethod
     def _capacity(self) -> int:
         """KV tokens of one engine that decodes on; -1 if the change may not be made now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _decided(self) -> Releases:
         """It is decided; returns the requests to release, by engine."""
-        raise NotImplementedError
 
 
 class BalancedRound(RoundLever):

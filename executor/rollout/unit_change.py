@@ -35,7 +35,7 @@ from .round_lever import EngineChange, LeverDecision, OpenRound, Releases
 
 
 class HeldUnits(Protocol):
-    """What a turn holds since when."""
+    """The units that a phase holds, and since when."""
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ class PhaseUnits(Protocol):
     """A job's side of its group (groups/permit_actor.py)."""
 
     async def holding(self, since_s: float = -1.0) -> HeldUnits | None:
-        """The turn that runs; waits a while for other units than since `since_s`. Raises RunFailed."""
+        """The phase that runs; waits a while for other units than since `since_s`. Raises RunFailed."""
 
     async def tail(self) -> None:
         """The tail is reached. Raises RunFailed."""
@@ -116,16 +116,16 @@ class RoundUnits(EngineChange):
         permits: PhaseUnits,
         where: EngineUnits,
         engines: Sequence[EngineHandle],
-        turn: HeldUnits,
+        phase: HeldUnits,
         turns: DeviceTurns,
         give_all: GiveAll,
     ) -> None:
         super().__init__(None)
         self.samples, self.paused_s = 0, 0.0
-        self.here = _on(engines, where, turn)
+        self.here = _on(engines, where, phase)
         self._run, self._permits, self._where, self._turns, self._give_all = run, permits, where, turns, give_all
-        self._turn = turn  # as the group told it last
-        self._held = frozenset(turn.units)  # as the round has heard of it
+        self._phase = phase  # as the group told it last
+        self._held = frozenset(phase.units)  # as the round has heard of it
         self._changes: list[tuple[float, list[str]]] = []  # when, and the engines that decode from then on
         self._coming: set[int] = set()  # and cannot decode yet
         self._came: set[int] = set()  # and have no samples of the others yet
@@ -217,7 +217,7 @@ class RoundUnits(EngineChange):
         """Tell the group if nothing decodes any more on units that were taken."""
         if self._to_release and not any(map(self._opened.ledger.has_running, self.out)):
             self._to_release = False
-            self._call(self._clear(self._turn.since_s))
+            self._call(self._clear(self._phase.since_s))
             if self.paused:
                 self._opened.ledger.stand()
 
@@ -232,12 +232,12 @@ class RoundUnits(EngineChange):
 
     async def _follow(self) -> None:
         try:
-            while (turn := await self._permits.holding(self._turn.since_s)) is not None:
-                if turn.since_s > self._turn.since_s:
-                    takes = not frozenset(self._turn.units) <= frozenset(turn.units)
-                    self._turn = turn
+            while (phase := await self._permits.holding(self._phase.since_s)) is not None:
+                if phase.since_s > self._phase.since_s:
+                    takes = not frozenset(self._phase.units) <= frozenset(phase.units)
+                    self._phase = phase
                     self._clear_said.clear()
-                    self._opened.tell(LeverDecision(partial(self._changed, frozenset(turn.units))))
+                    self._opened.tell(LeverDecision(partial(self._changed, frozenset(phase.units))))
                     if takes:
                         await self._clear_said.wait()
         except RunFailed as error:
@@ -282,16 +282,16 @@ class RoundUnits(EngineChange):
         await self._calls.settle(patience_s)
         if self._round is None:
             return
-        turn: HeldUnits | None = None
+        phase: HeldUnits | None = None
         if self._where.pauses or self.decided_s is not None:
             with contextlib.suppress(RunFailed):  # then the next word to the actor says so
-                turn = await self._permits.holding()  # units may have been taken of which the round has not heard
-        turn = self._turn if turn is None else turn
+                phase = await self._permits.holding()  # units may have been taken of which the round has not heard
+        phase = self._phase if phase is None else phase
         self.paused_s += self._opened.ledger.go_on()
-        self._to_release |= not self._held <= frozenset(turn.units)
-        self._held &= frozenset(turn.units)
+        self._to_release |= not self._held <= frozenset(phase.units)
+        self._held &= frozenset(phase.units)
         if self._to_release:
-            self._calls.begin(self._clear(turn.since_s))
+            self._calls.begin(self._clear(phase.since_s))
             await self._calls.settle(patience_s)
 
     def report(self, run: TurnsOf, moved: int) -> None:
@@ -324,16 +324,16 @@ async def round_units(
     turns: DeviceTurns,
     give_all: GiveAll,
 ) -> RoundUnits:
-    """The units of the round that a run begins on `engines`, in its turn; waits until it holds those of one of them.
+    """The units of the round that a run begins on `engines`, in its phase; waits until it holds those of one of them.
     Raises RunFailed."""
     held = await units_held(permits, lambda held: bool(_on(engines, where, held)))
     if held is None:
-        raise RunFailed("the group has taken the turn of this rollout away")
+        raise RunFailed("the group has ended the phase of this rollout")
     return RoundUnits(run, permits, where, engines, held, turns, give_all)
 
 
 async def units_held(permits: PhaseUnits, enough: Callable[[HeldUnits], bool]) -> HeldUnits | None:
-    """Wait until a rollout of which nothing runs yet holds enough units; None: its turn is gone. Raises RunFailed."""
+    """Wait until a rollout of which nothing runs yet holds enough units; None: its phase is over. Raises RunFailed."""
     since_s = -1.0
     while (held := await permits.holding(since_s)) is not None:
         if enough(held):

@@ -61,9 +61,8 @@ class LongestFirst:
         self._samples: dict[SampleKey, ToPlace] = {}
         self._where: dict[SampleKey, int] = {}  # of those that are on an engine
         self._of_prompt: dict[str, dict[SampleKey, None]] = {}
-        self._heap: list[
-            Rank
-        ] = []  # waiting samples; of a sample that is in it twice only the entry of its present rank counts
+        # Waiting samples; of a sample that is in it twice only the entry of its present rank counts.
+        self._heap: list[Rank] = []
         self._ranks: dict[SampleKey, Rank] = {}
         self._probed: set[str] = set()
 

@@ -171,7 +171,7 @@ def load_journal(folder: Path) -> GroupJournal:
     try:
         return read_group_journal(folder / GROUP_JOURNAL)
     except (TraceError, OSError) as error:
-        raise InputError(f"its turns cannot be read: {error}", str(folder)) from None
+        raise InputError(f"its journal of phases cannot be read: {error}", str(folder)) from None
 
 
 def iteration_seconds(
@@ -250,7 +250,7 @@ class TrainingEnds:
             try:
                 self._take(json.loads(line), ends)
             except (ValueError, KeyError, TypeError) as error:
-                raise TraceError(self._path, self._line, f"not an event of a journal of turns ({error})") from error
+                raise TraceError(self._path, self._line, f"not an event of a journal of phases ({error})") from error
         return ends
 
     def _take(self, event: dict[str, Any], ends: list[TrainingEnd]) -> None:

@@ -20,7 +20,7 @@ ALONE_S = 90.0  # of a member, whose bound is 1.5
 
 
 class Journal:
-    """A journal of turns of the jobs a and b, written an iteration at a time."""
+    """A journal of phases of the jobs a and b, written an iteration at a time."""
 
     def __init__(self, folder):
         folder.mkdir()
@@ -165,5 +165,5 @@ def test_trainings_are_read_as_the_journal_grows_and_a_torn_line_waits(groups):
     assert [end.start for end in ends.new()] == [2]
     with groups.path.open("a") as file:
         file.write("no event\n")
-    with pytest.raises(TraceError, match=r"turns\.jsonl:\d+: not an event of a journal of turns"):
+    with pytest.raises(TraceError, match=r"turns\.jsonl:\d+: not an event of a journal of phases"):
         ends.new()

@@ -202,7 +202,7 @@ def test_turns_not_written_are_written_with_the_next_one(tmp_path, monkeypatch):
     live.remove_job("a")
     assert [event["event"] for event in group.events()][-4:] == ["turns", "done", "turns", "unseat"]
     calls[:] = [0]
-    with pytest.raises(RunFailed, match=r"journal of turns cannot be written \(No space left on device\); make room"):
+    with pytest.raises(RunFailed, match=r"journal of phases cannot be written \(No space left on device\); make room"):
         live.done("b", group.b, 0)
 
 

@@ -1,4 +1,4 @@
-"""A seat keeper on three nodes, some of which are killed; as a script, on Ray nodes of this machine; prints JSON."""
+"""An actor placer on three nodes, some of which are killed; as a script, on Ray nodes of this machine; prints JSON."""
 
 import asyncio
 import json
@@ -75,7 +75,7 @@ async def observe(nodes: Any) -> dict[str, Any]:
     return seen
 
 
-if __name__ == "__main__":  # test_seat_keeper.py runs it in a process of its own
+if __name__ == "__main__":  # test_actor_placer.py runs it in a process of its own
     with RayNodes([2, 2, 2]) as nodes:
         os.environ["RAY_ADDRESS"] = nodes.address
         start_ray()

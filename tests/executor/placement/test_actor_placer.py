@@ -1,4 +1,4 @@
-"""The seats of a run while nodes of the cluster come and go: on fake nodes in virtual time, and on real ones."""
+"""The placement of a run while nodes of the cluster come and go: on fake nodes in virtual time, and on real ones."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from .cluster_fakes import id_of
 
 
 def check(seen):
-    """What a seat keeper must have seen in `keeper_on_nodes.observe`."""
+    """What an actor placer must have seen in `keeper_on_nodes.observe`."""
     assert seen["before"] == ["127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.5"]
     assert seen["cores"] == [1, 1] and seen["left_in_folder"] == []
     lack = "pool 'rollout' needs 2 nodes with 2 free rlplan_core each, and the cluster has none"
@@ -41,7 +41,7 @@ def check(seen):
     ]  # fmt: skip
 
 
-def test_seats_move_from_nodes_that_are_lost_or_drain(cluster):
+def test_actors_move_from_nodes_that_are_lost_or_drain(cluster):
     nodes = cluster([2, 2, 2])
 
     async def scene():
@@ -55,7 +55,7 @@ def test_seats_move_from_nodes_that_are_lost_or_drain(cluster):
 
 
 @pytest.mark.search
-def test_seats_move_from_real_nodes_that_are_lost_or_drain():
+def test_actors_move_from_real_nodes_that_are_lost_or_drain():
     # In a process of its own: this one is connected to a Ray of the other tests.
     script = Path(__file__).with_name("keeper_on_nodes.py")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)

@@ -260,7 +260,7 @@ async def test_a_rollout_that_is_paused_before_its_round_says_it_is_clear(stage)
     units = await asyncio.wait_for(waiting, 60)
     assert units.here == stage.short
     stage.a.end()
-    with pytest.raises(RunFailed, match="has taken the turn of this rollout away"):
+    with pytest.raises(RunFailed, match="has ended the phase of this rollout"):
         stage.a.turn -= 1
         await stage.units(stage.a, None)
 

@@ -148,8 +148,8 @@ def test_joined_jobs_are_measured_from_then_on_leavers_told(run):
 def test_damaged_and_foreign_files_are_one_line_with_their_folder(run):
     lines = (run / GROUP_JOURNAL).read_text().splitlines()
     for damaged, words in (
-        ([lines[0], lines[1].replace('"job"', '"jab"'), *lines[2:]], "turns cannot be read.*lacks 'job'"),
-        ([], "turns cannot be read.*no group began"),
+        ([lines[0], lines[1].replace('"job"', '"jab"'), *lines[2:]], "journal of phases cannot be read.*lacks 'job'"),
+        ([], "journal of phases cannot be read.*no group began"),
     ):
         (run / GROUP_JOURNAL).write_text("".join(f"{line}\n" for line in damaged))
         with pytest.raises(InputError, match=words):
@@ -258,5 +258,5 @@ def test_the_bound_machine_has_the_slowdown_of_the_report(tmp_path):
     with (tmp_path / GROUP_JOURNAL).open("a") as journal:
         journal.write('{"event":"done","t_s":1.0}\n{"event":"do')
     lines = len((tmp_path / GROUP_JOURNAL).read_text().splitlines()) - 1
-    with pytest.raises(TraceError, match=rf"turns\.jsonl:{lines}: not an event of a journal of turns \('job'\)"):
+    with pytest.raises(TraceError, match=rf"turns\.jsonl:{lines}: not an event of a journal of phases \('job'\)"):
         ends.new()
