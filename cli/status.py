@@ -24,8 +24,8 @@ def status_command(runs: Path, watch: bool, every: float, as_json: bool) -> int:
     """Show what the co-execution groups in RUNS do now. RUNS is the --out of `rlplan execute groups.yaml`.
 
     Each job is shown with its group, the phase that it is in or whom it waits for, its steps, and its slowdown beside
-    the bound; below are the moves of the plan that was applied last. Only files are read: it can be run on any host that
-    sees the folder, and on groups that have ended.
+    the bound; below are the moves of the plan that was applied last. Only files are read: it can be run on any host
+    that sees the folder, and on groups that have ended.
     """
     from ..traces.groups.groups_status import groups_status
     from .screens.groups_text import status_text
