@@ -7,6 +7,7 @@ samples; those of a step that did not end were not trained, and are left out.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..plans.files.run_folder import must_be_run_folder
 from ..plans.schema.plan import Plan, load_plan
 from ..plans.yaml.errors import InputError
 from ..plans.yaml.input_files import must_be_readable
+from ..plans.yaml.yaml_io import document_kind, kind_of_mark
 from .cycle_means import CycleMeans, means_by_plan
 from .sample_columns import Samples
 from .trace import TraceError, not_an_event, trace_lines
@@ -31,6 +32,8 @@ PLAN_COPY = "plan.yaml"
 
 LOCK = ".lock"
 """The file whose lock the driver of a run, or of groups, holds (executor/records/execution_folder.py)."""
+
+_GIVE = "give the --out of rlplan execute"
 
 
 @dataclass
@@ -186,6 +189,24 @@ def load_runs(folder: Path) -> list[Run]:
     if refused:
         raise next(iter(refused.values()))
     return runs
+
+
+def must_be_run_folder(path: Path) -> None:
+    """Raise InputError unless `path` is a folder; for a file, the message names its kind. The folder's content is not
+    checked."""
+    if os.path.isdir(path):  # noqa: PTH112 (pathlib raises for what can be no path)
+        return
+    if not os.path.exists(path):  # noqa: PTH110
+        raise InputError(f"no such run folder; {_GIVE}", str(path))
+    try:
+        mark = document_kind(path)
+    except InputError:
+        mark = None  # not a text file
+    kind = kind_of_mark(mark) if mark else ""
+    if kind == "plan":
+        raise InputError(f"is a plan, and the folder of a run is needed; execute the plan, then {_GIVE}", str(path))
+    article = f"a {kind} document" if kind else "a file"
+    raise InputError(f"is {article}, and the folder of a run is needed; {_GIVE}", str(path))
 
 
 def readable_runs(folder: Path) -> tuple[list[Run], dict[str, InputError]]:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...plans.files.run_folder import must_be_run_folder
 from ...plans.yaml.errors import InputError
+from ...traces.run_log import must_be_run_folder
 from .draft_messages import PromptHistory, Tokens
 
 HISTORY = "history.npz"

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from ...plans.files.run_folder import must_be_run_folder
 from ...plans.schema.levers import SearchDrafts
 from ...plans.schema.plan import Plan
 from ...plans.yaml.errors import InputError
@@ -28,7 +27,7 @@ from ...rounds.machines.round import Round
 from ...rounds.predict import LengthHistory
 from ...rounds.round_spec import RoundKind, RoundSpec
 from ...traces.cycle_means import CycleMeans, means_by_plan
-from ...traces.run_log import PLAN_COPY, TRACE, load_run
+from ...traces.run_log import PLAN_COPY, TRACE, load_run, must_be_run_folder
 from ...traces.sample_columns import Samples
 from ...traces.trace_events import Drafts, Sample, StepEvent
 from ..costs.reward_costs import RewardCost

@@ -1,1 +1,1 @@
-"""Read files that are not documents: prompts, the folder of a model, the folder of a run."""
+"""Read files that are not documents: prompts, the folder of a model."""
