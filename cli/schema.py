@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from pydantic import BaseModel
 
 from ..plans.yaml.errors import InputError
 from .shared.options import force_option
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 KINDS = ("cluster", "job", "profile", "plan", "workload", "groups", "policy")
 """Names of the kinds of document."""
