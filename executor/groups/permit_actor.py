@@ -129,15 +129,12 @@ def start_permits(
     permit_rule: str,
     jobs: Sequence[PlacedJob],
     journal: Path,
-    clock: Callable[[], float] = time.time,
 ) -> Any:
     """Start the actor of a group on this node, which has its journal; it ends with the process that started it."""
     remote: Any = ray.remote(PermitActor)
     options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
     options |= on_node(ray.get_runtime_context().get_node_id())
-    return remote.options(**options, max_concurrency=100).remote(
-        group, permit_rule, list(jobs), str(journal.resolve()), clock
-    )
+    return remote.options(**options, max_concurrency=100).remote(group, permit_rule, list(jobs), str(journal.resolve()))
 
 
 async def ask(actor: Callable[[], Any], method: str, *arguments: Any) -> Any:

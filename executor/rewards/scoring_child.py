@@ -75,15 +75,15 @@ def main(requests: int, answers: int, fields: dict[str, Any], explains: bool = F
     put({"problem": None, "failure": None, **up})
     # Python's own handler would turn it into nothing; the default ends the process, which is meant.
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-    before, own_limits = address_space_bytes(), config.reward_kind == "code"  # a sandbox limits the response itself
-    if not own_limits:
+    before, sandboxed = address_space_bytes(), config.reward_kind == "code"  # a sandbox limits the response itself
+    if not sandboxed:
         lower(resource.RLIMIT_AS, before + config.memory_bytes)
     lower(resource.RLIMIT_CORE, 0)
     with os.fdopen(requests, "rb") as stream:
         while head := stream.read(LENGTH.size):
             batch, budget_s, rows = pickle.loads(stream.read(LENGTH.unpack(head)[0]))
-            worn = _batch(scorer, batch, rows, budget_s, put, explains, own_limits)
-            worn = worn or (not own_limits and address_space_bytes() - before > WORN_SHARE * config.memory_bytes)
+            worn = _batch(scorer, batch, rows, budget_s, put, explains, sandboxed)
+            worn = worn or (not sandboxed and address_space_bytes() - before > WORN_SHARE * config.memory_bytes)
             put({"batch": batch, "worn": worn})
 
 
@@ -94,9 +94,9 @@ def _batch(
     budget_s: float,
     tell: Callable[[Any], None],
     explains: bool,
-    own_limits: bool,
+    sandboxed: bool,
 ) -> bool:
-    """Score rows until the budget is spent; True if this process should score nothing more. `own_limits`: the function
+    """Score rows until the budget is spent; True if this process should score nothing more. `sandboxed`: the function
     runs responses in a sandbox, whose processes would inherit a limit of this one's CPU seconds."""
     cores = len(os.sched_getaffinity(0))
     began = time.monotonic()
@@ -104,7 +104,7 @@ def _batch(
         if number and time.monotonic() - began >= budget_s:
             break
         alarm_s = deadline_s + scorer.margin_s
-        if not own_limits:
+        if not sandboxed:
             _limit_cpu((math.ceil(alarm_s) + 1) * cores)
         if explains:
             scored = judge_one(scorer.judge_within(deadline_s), alarm_s, prompt, response, answer)

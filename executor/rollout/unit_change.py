@@ -10,7 +10,7 @@ Invariants:
 - the tail is reported once, and once more after a pause, in which the group may not have heard it; and only if what
   runs then fits into the KV of the engines that would decode on;
 - the round's clock stands from when a pause is clear until an engine decodes again;
-- `released` is told, once for each time that units were taken, when nothing decodes on them any more;
+- `PhaseUnits.released` is called once for each time that units were taken, when nothing decodes on them any more;
 - one change follows another: the round hears of a change only when nothing decodes any more on what the last one took.
 """
 

@@ -91,8 +91,8 @@ def _costs(
 def can_train(setting: Setting, cycle: Cycle, model: LengthModel) -> bool:
     """Whether the schedule has something to train on these lengths: enough groups end within its cutoff, and, under
     dynamic sampling, some prompt has rewards that differ."""
-    rule = cycle.short.deferral
-    if accepted_share(model, rule, setting.group_size, dynamic_sampling=False) < LEAST_ACCEPTED:
+    cutoff_tokens = cycle.short.key.cutoff_tokens
+    if accepted_share(model, cutoff_tokens, setting.group_size, dynamic_sampling=False) < LEAST_ACCEPTED:
         return False
     return not setting.dynamic_sampling or any(len(set(rewards)) > 1 for rewards in model.rewards)
 

@@ -102,11 +102,11 @@ def no_cutoff(model: LengthModel, group_size: int, cap_tokens: int) -> str:
 _LEAST_ACCEPTED = 1e-3
 
 
-def accepted_share(model: LengthModel, rule: ShortKey | DeferralRule, group_size: int, dynamic_sampling: bool) -> float:
+def accepted_share(model: LengthModel, cutoff_tokens: int | None, group_size: int, dynamic_sampling: bool) -> float:
     """Share of the groups issued by short rounds that these may train, in (0, 1], over the traced prompts."""
     share = np.ones(len(model.prompt_ids))
-    if rule.cutoff_tokens is not None:
-        share = model.groups_within(rule.cutoff_tokens, group_size)
+    if cutoff_tokens is not None:
+        share = model.groups_within(cutoff_tokens, group_size)
     if dynamic_sampling:
         share = share * model.mixed_groups(group_size)
     return max(_LEAST_ACCEPTED, float(share.mean()))
@@ -123,7 +123,7 @@ def few_for_refills(
 ) -> str | None:
     """A caution where the `prompts` of the data are too few for every step to train `target` groups; None if all but a
     few in a thousand do. `queue`: Q, where long rounds are by queue."""
-    accepted = accepted_share(model, key, group_size, dynamic_sampling)
+    accepted = accepted_share(model, key.cutoff_tokens, group_size, dynamic_sampling)
     wanted = prompts_wanted(key.mode, target, key.prompts, key.long_share, accepted, queue)
     if prompts >= wanted:
         return None
@@ -269,7 +269,7 @@ def _short_issues(job: Job, model: LengthModel, modes: Sequence[Mode], layout: E
         for cutoff_tokens in tried:
             # By all that a filter leaves of the short groups, and, where that is too many to issue, by these alone.
             for filters in {False, job.algorithm.dynamic_sampling}:
-                accepted = accepted_share(model, DeferralRule("exact", 0, 0, cutoff_tokens), size, filters)
+                accepted = accepted_share(model, cutoff_tokens, size, filters)
                 scatter = math.sqrt(target * (1.0 - accepted))
                 rows = {math.ceil((target + k * scatter) / accepted) for k in ROW_DEVIATIONS}
                 issues |= {ShortKey("exact", prompts, size, cutoff_tokens, layout) for prompts in rows}

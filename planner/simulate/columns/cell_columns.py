@@ -180,7 +180,9 @@ class ComposedExact(ComposedShort):
 
     def __init__(self, setting: Setting, key: ShortKey, cell: Cell, column_of: ColumnOf) -> None:
         self._column_of = column_of
-        self._share = accepted_share(setting.draws.model, key, setting.group_size, setting.dynamic_sampling)
+        self._share = accepted_share(
+            setting.draws.model, key.cutoff_tokens, setting.group_size, setting.dynamic_sampling
+        )
         super().__init__(setting, key, cell)
         self._refill: ShortColumn | None = None
 

@@ -179,9 +179,9 @@ def test_the_share_that_is_accepted_is_that_of_drawn_groups():
     indices = np.repeat(np.arange(len(model.prompt_ids)), 200)
     short = (model.draw_many(indices, (N,), rng) <= key.cutoff_tokens).all(axis=1)
     mixed = np.array([len(set(rng.choice(model.rewards[k], N))) > 1 for k in indices])
-    assert accepted_share(model, key, N, False) == pytest.approx(short.mean(), abs=0.02)
-    assert accepted_share(model, key, N, True) == pytest.approx((short & mixed).mean(), abs=0.02)
-    assert accepted_share(model, key._replace(mode="sync", cutoff_tokens=None), N, False) == 1.0
+    assert accepted_share(model, key.cutoff_tokens, N, False) == pytest.approx(short.mean(), abs=0.02)
+    assert accepted_share(model, key.cutoff_tokens, N, True) == pytest.approx((short & mixed).mean(), abs=0.02)
+    assert accepted_share(model, None, N, False) == 1.0
 
 
 @pytest.mark.parametrize("filters", [False, True])
@@ -191,7 +191,7 @@ def test_rows_issue_beyond_their_need_by_how_much_it_scatters(filters):
     model, keys = fit_lengths(trace), [k for k in space(free, trace=trace).short if k.mode == "exact"]
     beyond = []
     for key in keys:
-        accepted = accepted_share(model, key, N, filters)
+        accepted = accepted_share(model, key.cutoff_tokens, N, filters)
         rows, scatter = key.prompts - P / accepted, math.sqrt(P * (1.0 - accepted)) / accepted
         assert rows <= 2.5 * scatter + 1
         beyond.append(rows / scatter)
