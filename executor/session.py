@@ -29,7 +29,7 @@ from .processes.supervision import Patience, Supervisor, together
 from .records.execution_folder import begin_folder
 from .rewards.judge_pool import JudgePool, judge_config
 from .rewards.local_scoring import try_functions
-from .rollout.prompts import PromptText, load_prompts, load_tokenizer
+from .rollout.prompts import PromptText, load_prompts, load_tokenizer, response_text
 from .rollout.reward_sum import RewardSum
 from .rollout.round_runner import RoundRunner
 from .run import TrainingRun
@@ -116,7 +116,7 @@ class Session:
             self._fleet,
             self._rewards,
             prompts,
-            lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True)),
+            partial(response_text, tokenizer),
             temperature=job.rollout.temperature,
             stall_s=options.stall_s,
         )

@@ -183,14 +183,6 @@ def load_run(folder: Path) -> Run:
         raise InputError(f"cannot be read: {error.strerror}", str(trace)) from error
 
 
-def load_runs(folder: Path) -> list[Run]:
-    """The run in `folder`, or the runs in its sub-folders. Raises InputError if there is none or one is damaged."""
-    runs, refused = readable_runs(folder)
-    if refused:
-        raise next(iter(refused.values()))
-    return runs
-
-
 def must_be_run_folder(path: Path) -> None:
     """Raise InputError unless `path` is a folder; for a file, the message names its kind. The folder's content is not
     checked."""

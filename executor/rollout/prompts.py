@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ def load_tokenizer(model_path: str) -> Any:
             model_path,
         )
     return tokenizer
+
+
+def response_text(tokenizer: Any, tokens: Sequence[int]) -> str:
+    """A response as rewards read it: without the tokens that only end or pad it."""
+    return str(tokenizer.decode(tokens, skip_special_tokens=True))
 
 
 def load_prompts(

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ...executor.engines.vllm_options import kv_bytes_per_token
 from ...executor.placement.live_checks import check_shared
 from ...executor.processes.actors import start_ray
 from ...executor.processes.supervision import together
-from ...executor.rollout.prompts import load_prompts, load_tokenizer
+from ...executor.rollout.prompts import load_prompts, load_tokenizer, response_text
 from ...executor.rollout.reward_sum import RewardSum
 from ...executor.rollout.round_runner import RoundRunner
 from ...plans.facts.model_shape import named_model
@@ -68,7 +69,7 @@ async def measure_reward(
         return Reward(workers=1, latency=Spread(p50=0.0, p95=0.0, repeats=0), per_sample_s=0.0)
     pool = rewards.scorer(job.reward.pooled[0].label)
     samples = [sample for group in sampled.groups for sample in group]
-    texts = [str(tokenizer.decode(s.response_tokens, skip_special_tokens=True)) for s in samples[:REWARD_BURST]]
+    texts = [response_text(tokenizer, s.response_tokens.tolist()) for s in samples[:REWARD_BURST]]
 
     def submit(index: int, tag: str) -> Any:
         sample = samples[index % len(texts)]
@@ -247,7 +248,7 @@ async def _measure(
         site.fleet,
         site.rewards,
         prompts,
-        lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True)),
+        partial(response_text, tokenizer),
         temperature=job.rollout.temperature,
     )
     with tempfile.TemporaryDirectory(prefix=".rlplan-profile-", dir=None if own_machine else out.parent) as folder:

@@ -22,6 +22,7 @@ from ...executor.engines.engine_handle import EngineHandle
 from ...executor.processes.supervision import Supervisor
 from ...executor.rewards.charges import RewardResult
 from ...executor.rewards.judge_pool import JudgePool, judge_config
+from ...executor.rollout.prompts import response_text
 from ...executor.trainer.samples import Groups
 from ...plans.schema.levers import RewardJudge
 from ...plans.yaml.errors import RunFailed
@@ -60,7 +61,7 @@ async def measure_judge(
     `tokenizers`: the policy's and the judge's. Raises RunFailed or InputError."""
     policy, own = tokenizers
     questions = [
-        _Question(prompts[s.prompt_id].text, str(policy.decode(s.response_tokens, skip_special_tokens=True)),
+        _Question(prompts[s.prompt_id].text, response_text(policy, s.response_tokens.tolist()),
                   prompts[s.prompt_id].answer, s.tokens)
         for group in groups for s in group
     ]  # fmt: skip

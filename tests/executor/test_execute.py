@@ -15,8 +15,9 @@ import pytest
 from rlplan.executor.rewards.pool import RewardResult
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS
 from rlplan.traces.report import report
-from rlplan.traces.run_log import PLAN_COPY, load_runs
+from rlplan.traces.run_log import PLAN_COPY
 
+from ..loaded_runs import load_runs
 from .tiny_job import check_steps, make_plan, write_job, write_plan
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]

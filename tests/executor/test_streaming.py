@@ -3,8 +3,9 @@
 import pytest
 
 from rlplan.executor.records.checkpoints import checkpoints
-from rlplan.traces.run_log import TRACE, load_runs, read_run
+from rlplan.traces.run_log import TRACE, read_run
 
+from ..loaded_runs import load_runs
 from .tiny_job import make_plan, write_job, write_plan
 
 pytestmark = pytest.mark.engine

@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from rlplan.traces.report import run_report
-from rlplan.traces.run_log import TRACE, load_runs, read_run
+from rlplan.traces.run_log import TRACE, read_run
 
+from ..loaded_runs import load_runs
 from .tiny_job import CLUSTER, and_pool, check_steps, make_plan, train_apart, write_job, write_plan
 
 pytestmark = pytest.mark.engine

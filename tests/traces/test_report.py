@@ -13,9 +13,10 @@ from rlplan.plans.schema.planned_job import KindNorms
 from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report import ks_distance, length_ratio, ratio_as_trained, report, run_report
 from rlplan.traces.report_steps import checkpoint_costs, missing_engines, waits
-from rlplan.traces.run_log import load_runs, run_files
+from rlplan.traces.run_log import run_files
 
 from ..golden import flat, same_as_golden
+from ..loaded_runs import load_runs
 from ..plans.conftest import PLAN
 from ..plans.page.runs import write_run
 from .events import run_of, sample, step, step_of, write
