@@ -188,10 +188,10 @@ def _profile(
 ) -> Profile:
     """Write the length trace, and assemble the profile that names it by its digest."""
     from ..planner.simulate.calibrate import check_rounds
+    from ..profiles.length_trace import write_profile_lengths
     from ..profiles.measure.measure_machine import versions
     from ..profiles.phase_schema import Rollout
     from ..profiles.profile_schema import Profile, ProfileVolatile
-    from .shared.output import write_trace
 
     outliers = [
         f"decode {c.layout.engines} x tp {c.layout.tp}: {p.sequences} sequences, {p.kv_tokens:.0f} KV tokens"
@@ -233,7 +233,7 @@ def _profile(
         reward_audit=audited,
         judge=measured.judge,
         drafts=measured.drafts,
-        lengths=write_trace(measured.trace, lengths_path),
+        lengths=write_profile_lengths(lengths_path, measured.trace),
         checks=(),
         outliers=tuple(outliers),
         volatile=ProfileVolatile(

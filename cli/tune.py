@@ -145,8 +145,7 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     from ..planner.lengths.table_lengths import TableTrace, scaled_lengths
     from ..plans.check.plan_check import input_path
     from ..plans.yaml.yaml_io import WRITTEN_DIGITS, write_document
-    from ..profiles.length_trace import read_lengths
-    from .shared.output import write_trace
+    from ..profiles.length_trace import read_lengths, write_profile_lengths
 
     profile_path, lengths_path = _beside(out)
     trace, old = tuned.trace, force.plan.inputs
@@ -157,9 +156,9 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
         if of_profile is not None:
             # The plan in force was not solved from the profile's own lengths: they stay as they are.
             profile_lengths = input_path(old.profile, force_path).with_name(of_profile.path)
-            of_profile = write_trace(read_lengths(profile_lengths, of_profile.cap_tokens), lengths_path)
+            of_profile = write_profile_lengths(lengths_path, read_lengths(profile_lengths, of_profile.cap_tokens))
     else:
-        of_profile = write_trace(trace, lengths_path)
+        of_profile = write_profile_lengths(lengths_path, trace)
         of_plan = lengths_input(lengths_path, out)
     write_document(tuned.profile.model_copy(update={"lengths": of_profile}), profile_path, WRITTEN_DIGITS)
     cluster_path, job_path = input_path(old.cluster, force_path), input_path(old.job, force_path)

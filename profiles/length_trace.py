@@ -29,7 +29,8 @@ from ..plans.schema.base import MOST_NUMBER, MOST_TOKENS
 from ..plans.yaml.errors import InputError, joined
 from ..plans.yaml.input_files import DATA_BYTES
 from ..plans.yaml.json_text import parse_json
-from ..plans.yaml.yaml_io import atomic_write
+from ..plans.yaml.yaml_io import atomic_write, sha256_file
+from .profile_schema import ProfileLengths
 
 
 class LengthLine(BaseModel):
@@ -188,6 +189,20 @@ def intraclass_correlation(groups: Sequence[Sequence[float]]) -> float:
 def write_lengths(path: str | Path, rows: Iterable[LengthRow]) -> None:
     """Write a length trace atomically, in the order of (prompt, epoch, sample)."""
     atomic_write(path, LengthTrace(rows).text())
+
+
+def write_profile_lengths(path: Path, trace: LengthTrace) -> ProfileLengths:
+    """Write the length trace of a profile, beside which it lies; returns the profile's entry for it."""
+    write_lengths(path, trace.rows)
+    summary = trace.summary()
+    return ProfileLengths(
+        path=path.name,
+        sha256=sha256_file(path),
+        prompts=summary.prompts,
+        samples=summary.samples,
+        cap_tokens=trace.cap_tokens,
+        icc=summary.icc,
+    )
 
 
 def read_lengths(path: str | Path, cap_tokens: int | None = None) -> LengthTrace:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -13,10 +12,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import STDOUT
-
-if TYPE_CHECKING:
-    from ...profiles.length_trace import LengthTrace
-    from ...profiles.profile_schema import ProfileLengths
 
 
 def check_stdout(path: Path | None, option: str, as_json: bool) -> None:
@@ -34,24 +29,6 @@ def must_be_file(path: Path, why: str) -> None:
 def tell(text: str, *files: Path | None) -> None:
     """Print a command's result; to standard error if one of its files went to standard output."""
     click.echo(text, err=STDOUT in files)
-
-
-def write_trace(trace: LengthTrace, path: Path) -> ProfileLengths:
-    """Write a length trace; returns the profile's entry for it."""
-    from ...plans.yaml.yaml_io import sha256_file
-    from ...profiles.length_trace import write_lengths
-    from ...profiles.profile_schema import ProfileLengths
-
-    write_lengths(path, trace.rows)
-    summary = trace.summary()
-    return ProfileLengths(
-        path=path.name,
-        sha256=sha256_file(path),
-        prompts=summary.prompts,
-        samples=summary.samples,
-        cap_tokens=trace.cap_tokens,
-        icc=summary.icc,
-    )
 
 
 def see_it(out: Path) -> list[str]:
