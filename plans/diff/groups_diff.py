@@ -110,13 +110,17 @@ class GroupsDiff(AnyDiff[GroupsPlan]):
 
     def as_dict(self) -> dict[str, Any]:
         """Everything with numbers, for JSON."""
-        return super().as_dict() | {
-            "jobs": [job.as_dict() for job in self.jobs],
-            "groups": dict(self.matched),
-            "rules": [change.as_dict() for change in self.rules],
-            "moves_from_old": self.moves_from_old,
-            "moves_usd": sum(move.price_usd for move in self.new.moves),
-        }
+        return (
+            {"kind": "groups"}
+            | super().as_dict()
+            | {
+                "jobs": [job.as_dict() for job in self.jobs],
+                "groups": dict(self.matched),
+                "rules": [change.as_dict() for change in self.rules],
+                "moves_from_old": self.moves_from_old,
+                "moves_usd": sum(move.price_usd for move in self.new.moves),
+            }
+        )
 
 
 def diff_groups(

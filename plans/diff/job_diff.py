@@ -88,7 +88,6 @@ class AnyDiff(Generic[P]):
     def as_dict(self) -> dict[str, Any]:
         """Everything with numbers, for JSON."""
         return {
-            "kind": "job" if isinstance(self.new, Plan) else "groups",
             "same": self.same,
             "effects": {quantity.key: quantity.as_dict() for quantity in self.effects},
             "inputs": [change.as_dict() for change in self.inputs],
@@ -130,15 +129,19 @@ class PlanDiff(AnyDiff[Plan]):
 
     def as_dict(self) -> dict[str, Any]:
         """Everything with numbers, for JSON."""
-        return super().as_dict() | {
-            "job": self.new.job.name,
-            "error": self.errors.as_dict(),
-            "phases": {quantity.key: quantity.as_dict() for quantity in self.phases},
-            "decisions": [decision.as_dict() for decision in self.decisions],
-            "predictions": [change.as_dict() for change in self.predictions],
-            "comparable": self.comparable,
-            "not_repriced": self.repriced if isinstance(self.repriced, str) else None,
-        }
+        return (
+            {"kind": "job"}
+            | super().as_dict()
+            | {
+                "job": self.new.job.name,
+                "error": self.errors.as_dict(),
+                "phases": {quantity.key: quantity.as_dict() for quantity in self.phases},
+                "decisions": [decision.as_dict() for decision in self.decisions],
+                "predictions": [change.as_dict() for change in self.predictions],
+                "comparable": self.comparable,
+                "not_repriced": self.repriced if isinstance(self.repriced, str) else None,
+            }
+        )
 
 
 NO_FILES = InputFiles(None)
