@@ -151,7 +151,7 @@ class LivePermits:
         return number < member.finished or free
 
     def must_release(self, job: str, arrival: int, number: int) -> bool:
-        """Whether units were taken from a phase of a job that the job has not reported as left."""
+        """Whether units were taken from the job's phase, and the job has not reported yet that it left them."""
         member = self._runs(job, arrival, number)
         return member is not None and bool(member.to_release)
 

@@ -58,7 +58,7 @@ class PlannedDrafts:
     def __post_init__(self) -> None:
         most = min(self.law.most_tokens, self.first.most_tokens)
         if not 1 <= self.tokens <= most:
-            raise ValueError(f"drafts of {self.tokens} tokens have no law, which tells of 1 to {most}")
+            raise ValueError(f"no draft law covers drafts of {self.tokens} tokens; the laws cover 1 to {most} tokens")
 
 
 @dataclass(frozen=True, slots=True)
