@@ -126,7 +126,7 @@ lint: setup
 # mypy wants the root folder to bear the package's name, whatever the checkout is called.
 types: setup
 	@folder=$$(mktemp -d) && ln -s "$(CURDIR)" "$$folder/rlplan" && \
-	  MYPYPATH=$$folder $(BIN)/mypy --config-file pyproject.toml -m rlplan -p rlplan.api -p rlplan.rounds -p rlplan.plans \
+	  MYPYPATH=$$folder $(BIN)/mypy --config-file pyproject.toml -m rlplan -p rlplan.api -p rlplan.frameworks -p rlplan.rounds -p rlplan.plans \
 	    -p rlplan.planner -p rlplan.profiles -p rlplan.executor -p rlplan.cli -p rlplan.traces; code=$$?; rm -rf "$$folder"; exit $$code
 
 # A link, an anchor or a page that is missing fails (with --quiet it would not). The variable silences an advertisement.

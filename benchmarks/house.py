@@ -40,7 +40,7 @@ import click
 from .entry import as_json_option, run, tell
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("api", "cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
+ROOMS = ("api", "cli", "executor", "frameworks", "planner", "plans", "profiles", "rounds", "traces")
 SMALL = 150
 AIMS = {
     "product_lines": 64_000,

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("api", "cli", "executor", "planner", "profiles", "plans", "rounds", "traces")
+ROOMS = ("api", "cli", "executor", "frameworks", "planner", "profiles", "plans", "rounds", "traces")
 ARROWS = {
     "api": {"planner", "profiles", "plans", "traces"},
-    "cli": {"api", "planner", "executor", "profiles", "plans", "traces"},
+    "cli": {"api", "planner", "executor", "frameworks", "profiles", "plans", "traces"},
     "planner": {"profiles", "plans", "rounds", "traces"},
     "executor": {"plans", "rounds", "traces"},
+    "frameworks": {"plans", "rounds", "traces"},
     "profiles": {"plans"},
     "plans": {"rounds"},
     "traces": {"plans", "rounds"},

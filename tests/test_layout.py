@@ -13,7 +13,7 @@ import rlplan
 from benchmarks.house import House
 
 ROOT = Path(rlplan.__file__).parent
-ROOMS = ("api", "cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
+ROOMS = ("api", "cli", "executor", "frameworks", "planner", "plans", "profiles", "rounds", "traces")
 MOST_MODULES, MOST_LINES, MOST_WORDS = 15, 500, 12
 
 CROWDED = {"cli": "one module per command"}

@@ -13,7 +13,7 @@ import pytest
 import rlplan
 
 ROOT = Path(rlplan.__file__).parent
-ROOMS = ("api", "cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
+ROOMS = ("api", "cli", "executor", "frameworks", "planner", "plans", "profiles", "rounds", "traces")
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
 
 

@@ -22,7 +22,7 @@ from ..entry import run
 
 # Which modules of ours a file imports, read from its text: product, benchmarks and tests.
 
-ROOMS = ("api", "cli", "executor", "planner", "plans", "profiles", "rounds", "traces")
+ROOMS = ("api", "cli", "executor", "frameworks", "planner", "plans", "profiles", "rounds", "traces")
 """Folders that are installed as rlplan.ROOM."""
 
 

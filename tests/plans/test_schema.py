@@ -21,7 +21,7 @@ from .conftest import PLAN_TEXT, models_below, models_in
 
 MODELS = models_below(Cluster, Job, Plan, Workload, GroupsPlan, SiteRules)
 ROOT = Path(rlplan.__file__).parent
-ROOMS = ("api", "cli", "executor", "planner", "plans", "profiles", "rounds")
+ROOMS = ("api", "cli", "executor", "frameworks", "planner", "plans", "profiles", "rounds")
 SCHEMA_MODULES = {
     "algorithm", "base", "cluster", "data_spec", "groups_plan", "job", "levers", "origin", "policy", "plan",
     "planned_group", "predicted", "workload",

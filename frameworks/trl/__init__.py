@@ -1,0 +1,1 @@
+"""TRL: `rollout_func`, sampler and loss of a `GRPOTrainer` that runs a plan's rounds."""
