@@ -36,7 +36,7 @@ class TrainerSetup:
         train_gpus, rollout_gpus: GPUs of each side; the same ones if `colocated`.
         backend: of the trainer; `megatron` keeps bf16 weights, float32 (or bf16) gradients and a sharded optimizer.
         zero: what data-parallel ranks share out: 0 nothing, 1 the optimizer, 2 gradients too, 3 weights too (FSDP).
-        tp, pp, cp, ep: of the trainer; `sp`: sequence parallelism that is not tensor parallelism's (Ulysses, ring).
+        tp, pp, cp, ep: of the trainer, `etp` of its experts; `sp`: sequence parallelism that is not tensor parallelism's (Ulysses, ring).
         shard_ranks: ranks that share out the states, where fewer than data-parallel ones (FSDP's hybrid); None: all.
         micro_batch_samples, micro_batch_tokens: of one data-parallel rank; one of them, the other None.
         mini_batch_samples: samples of one optimizer step; None: the whole step's.
@@ -51,7 +51,8 @@ class TrainerSetup:
         prompts, samples: P and n; `issued_prompts`: with over-sampling, else None.
         partial_rollout: surplus samples go on in the next round.
         dynamic_sampling: groups with equal rewards are dropped, and others drawn.
-        max_prompt_tokens, max_response_tokens, mean_response_tokens: lengths.
+        max_prompt_tokens, max_response_tokens, mean_response_tokens, mean_prompt_tokens: lengths.
+        packed: micro-batches hold real tokens alone; False: samples are padded to the longest.
         rollout_tp, rollout_ep: ranks of an engine; `rollout_dp`: data-parallel attention in it.
         memory_share: of a GPU that an engine takes (vLLM: all; SGLang: its static part); None: the engine's default.
         max_num_seqs: sequences that an engine decodes at once.
@@ -82,6 +83,7 @@ class TrainerSetup:
     pp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 1
     sp: int = 1
     shard_ranks: int | None = None
     micro_batch_samples: int | None = None
@@ -106,6 +108,8 @@ class TrainerSetup:
     max_prompt_tokens: int = 1024
     max_response_tokens: int = 1024
     mean_response_tokens: float | None = None
+    mean_prompt_tokens: float | None = None
+    packed: bool = True
     engine: Engine = "vllm"
     rollout_tp: int = 1
     rollout_ep: int = 1
