@@ -31,8 +31,10 @@ BACKWARD, ATTENTION_BACKWARD = 2.0, 2.5
 ELEMENT_BYTES = 160.0  # read and written per hidden value, layer and pass: norms, rotary, residuals, gate
 LOGIT_BYTES = 100.0  # per logit and update: float32 logits computed twice in chunks, softmax, entropy, gradient
 PLAIN_LOGIT_BYTES = 20.0  # the same of a plain cross entropy
+SCORED_LOGIT_BYTES = 30.0  # the same of a pass that only scores: float32 logits, softmax, entropy, once
 LAUNCH_S = 150e-6  # of a layer and pass
 STEP_S = 0.05
+WEIGHT_BYTES = 2.0  # of a weight that is gathered
 FSDP_BYTES = 8.0  # that a micro-batch moves of a weight: bf16 gathered forward and backward, float32 gradient reduced
 OPTIMIZER_BYTES = 28.0  # per parameter of a rank's shard: states and gradient read, states and weight written
 FILL = 0.9  # share of a packed micro-batch that is tokens
@@ -72,6 +74,8 @@ class TrainPhysics:
         per_node: accelerators that share the fast links.
         parallel_factor: seconds of layouts whose replicas have several ranks, or share out experts, over what the other
             factors give: no run was fitted to them.
+        all_shared: tensor ranks share out norms and logits too, which are gathered nowhere (Megatron's sequence
+            parallelism and its loss over a sharded vocabulary).
     """
 
     architecture: Architecture
@@ -80,6 +84,7 @@ class TrainPhysics:
     fabric_bytes_per_s: float = 50e9
     per_node: int = 8
     parallel_factor: float = 1.0
+    all_shared: bool = False
 
     def _beyond_runs(self, layout: UpdateLayout) -> float:
         return self.parallel_factor if max(layout.replica, layout.ep) > 1 else 1.0
@@ -90,18 +95,32 @@ class TrainPhysics:
 
     def token_s(self, layout: UpdateLayout, policy_loss: bool = True) -> float:
         """Seconds that a replica takes for one token more, attention aside; a policy loss looks at logits longer."""
-        a, f, passes = self.architecture, self.factors, self.passes(layout)
+        logit_bytes = self.factors["logits"] * LOGIT_BYTES if policy_loss else PLAIN_LOGIT_BYTES
+        return self._token_s(layout, self.passes(layout), logit_bytes, self._exchanged_s(layout))
+
+    def scored(self, layout: UpdateLayout) -> tuple[float, float, float]:
+        """Seconds of a replica for a token, for a squared token of a sample and for a micro-batch that are only scored:
+        one forward pass, in which weights are gathered once and nothing is reduced."""
+        exchanged = self._exchanged_s(layout) / (2 + (layout.recompute == "full"))
+        token = self._token_s(layout, 1.0, self.factors["logits"] * SCORED_LOGIT_BYTES, exchanged)
+        attention = 1 + ATTENTION_BACKWARD + (layout.recompute != "none")
+        launch = self.factors["launch"] * LAUNCH_S * self.architecture.layers / layout.pp
+        gathered = self.factors["gather"] * self._moved_s(layout) * WEIGHT_BYTES / FSDP_BYTES
+        return token, self.pair_s(layout) / attention, self._beyond_runs(layout) * (launch + gathered)
+
+    def _token_s(self, layout: UpdateLayout, passes: float, logit_bytes: float, exchanged_s: float) -> float:
+        a, f = self.architecture, self.factors
         share = a.active_experts / a.experts if a.experts else 0.0
         sparse = share * a.expert_parameters
         flops = 2 * passes * (f["compute"] * a.common_parameters + f["compute"] * f["experts"] * sparse)
         elements = f["elements"] * passes * a.layers * a.hidden * ELEMENT_BYTES
-        logits = a.vocab * (f["logits"] * LOGIT_BYTES if policy_loss else PLAIN_LOGIT_BYTES)
-        if layout.tp > 1:  # of the bytes that a layer's work makes, norms have this share
+        logits = a.vocab * logit_bytes
+        if layout.tp > 1 and not self.all_shared:  # of the bytes that a layer's work makes, norms have this share
             token = token_bytes(a, 1, 2)
             elements *= 1 + (layout.tp - 1) * token.norms / token.layer
             logits *= layout.tp
         compute_s = flops / self.gpu.bf16_flops + (elements + logits) / self.gpu.memory_bytes_per_s
-        return self._beyond_runs(layout) * (compute_s / layout.replica + f["exchange"] * self._exchanged_s(layout))
+        return self._beyond_runs(layout) * (compute_s / layout.replica + f["exchange"] * exchanged_s)
 
     def _exchanged_s(self, layout: UpdateLayout) -> float:
         """Seconds of communication per token: sums and logits of tensor ranks, KV of context ranks, heads of sequence
@@ -116,7 +135,7 @@ class TrainPhysics:
         # Forward and backward each sum twice a layer; computing again repeats the forward ones.
         tensor = (4 + 2 * again) * a.hidden * 2 * 2 * (layout.tp - 1) / layout.tp / link * mine
         # A chunk's logits are gathered in its forward pass, which is computed again.
-        logits = 2 * a.vocab * 2 * (layout.tp - 1) / layout.tp / link * mine
+        logits = 0.0 if self.all_shared else 2 * a.vocab * 2 * (layout.tp - 1) / layout.tp / link * mine
         kv = 2 * (a.latent_kv or 2 * a.kv_heads * a.head_dim) / layout.tp
         context = self.passes(layout) * kv * (layout.cp - 1) / layout.cp / rate(layout.tp * layout.cp)
         # Queries, keys, values and outputs go to the rank of their heads and back (DeepSpeed-Ulysses, arXiv 2309.14509,

@@ -153,7 +153,23 @@ def _entries(
         made.append((nearest, tp))
     if not made:
         made = [(entries[0], tp) for tp in engine_tps(new, gpu)]
-    return tuple(_entry(entry, tp, laws, (old, new), gpu, added) for entry, tp in sorted(made, key=lambda m: m[1]))
+    return tuple(
+        _entry(entry, tp, laws, (old, new), (gpu, gpu), added) for entry, tp in sorted(made, key=lambda m: m[1])
+    )
+
+
+def entry_by_law(profile: Profile, new: Architecture, gpu: Gpu, tp: int, added: float) -> Rollout:
+    """The figures of engines of `tp` ranks of `gpu` for any model, by the decode law of a shipped profile of another.
+
+    `added`: mean relative error of decoding that goes with it, in quadrature. The profile has a law.
+    """
+    assert profile.train_law is not None, "shipped profiles have laws"
+    old, of = profile.train_law.shape, GPUS[profile.train_law.accelerator]
+    before = sheet(old, of, 2.0)
+    logs = _factors(profile.rollout, before)
+    nearest = min(profile.rollout, key=lambda entry: (abs(math.log(entry.tp / tp)), entry.engines))
+    laws = DecodeLaw(before, logs), DecodeLaw(sheet(new, gpu, 2.0), logs)
+    return _entry(nearest, tp, laws, (old, new), (of, gpu), added)
 
 
 def _factors(entries: Sequence[Rollout], sheet_of_model: Sheet) -> Array:
@@ -189,11 +205,11 @@ def _entry(
     tp: int,
     laws: tuple[DecodeLaw, DecodeLaw],
     models: tuple[Architecture, Architecture],
-    gpu: Gpu,
+    gpus: tuple[Gpu, Gpu],
     added: float,
 ) -> Rollout:
-    """An entry of the first model as one of the second, with engines of `tp` ranks."""
-    (law, law_now), (old, new) = laws, models
+    """An entry of the first model, on the first GPU, as one of the second, with engines of `tp` ranks."""
+    (law, law_now), (old, new), (gpu, gpu_now) = laws, models, gpus
     ep = min(entry.ep, tp)
     figures = _stated(entry) * _figures(law_now, entry, tp) / _figures(law, entry, entry.tp)
     counts, curve = _counts(entry), np.maximum.accumulate(figures[:-4])
@@ -203,7 +219,7 @@ def _entry(
     # What the profile has beside the formula of KV that fits is memory, whatever the model.
     ranks = [float(each.kv_ranks(size)) / size for each, size in ((law, entry.tp), (law_now, tp))]
     beside = (entry.kv_capacity_tokens - kv_capacity_tokens(old, gpu, entry.tp)) * entry.kv_bytes_per_token / ranks[0]
-    room = kv_capacity_tokens(new, gpu, tp) + round(beside * tp / entry.tp * ranks[1] / kv_bytes)
+    room = kv_capacity_tokens(new, gpu_now, tp) + round(beside * tp / entry.tp * ranks[1] / kv_bytes)
 
     def grown(point: DecodePoint) -> float:
         now_s = law_now.step_s(tp, point.sequences, point.kv_tokens, ep)
