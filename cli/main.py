@@ -121,6 +121,15 @@ check: Check plans: schema, physics, staleness, policy.
   Findings for GitHub code scanning | rlplan check plans/*.yaml --sarif rlplan.sarif
   Under a policy, with profiles of this month | rlplan check plan.yaml --policy rlplan.policy.yaml --max-age-days 30
 
+doctor: Does the set-up of any trainer fit, what clashes, what binds, what would be faster.
+  exits: 0 no finding but warnings, 1 other findings: it does not fit, or sizes do not divide
+  bad input: a file that cannot be read, a model or a GPU that is not known
+  see: init, check, compare
+  A launch script of verl, slime, vime or OpenRLHF | rlplan doctor run_grpo.sh --gpus 1x8xH100 --host-gb 1007
+  The sums behind each finding | rlplan doctor grpo.yaml --gpus 1x8xH100 --explain
+  No file at hand: the same facts as options | rlplan doctor --framework slime --model Qwen3-30B-A3B --gpus 1x8xH100 \
+--host-gb 1007 --optimizer-on host
+
 diff: Show what changes between two plans, by meaning, and its cost.
   exits: 0 done; with --exit-code 0 the same, 1 they differ
   see: check, show

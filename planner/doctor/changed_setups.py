@@ -1,0 +1,217 @@
+"""Set-ups with a few settings changed: those that mend what does not fit, and placements that are faster or cheaper."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...plans.facts.public_models import Architecture
+from ...plans.facts.trainer_setup import TrainerSetup
+from ...profiles.hardware import Gpu
+from .rank_states import SetupUse
+from .setup_memory import first_overflow, memory_share, setup_uses
+from .setup_rules import Changes, is_impossible
+from .setup_seconds import SetupSeconds
+
+NODES_TRIED = (2, 4, 8)
+"""Times as many nodes, as a last remedy."""
+
+
+@dataclass(frozen=True)
+class PlacedSetup:
+    """Another placement of the same GPUs, or of fewer: the changes, and what a step takes."""
+
+    changes: Changes
+    name: str
+    step_s: float
+    gpus: int
+    gain: float
+    """Seconds of the set-up's step over this one's."""
+
+    gpu_seconds: float
+    """GPU seconds of a step."""
+
+
+def remedies_of(setup: TrainerSetup, a: Architecture, gpu: Gpu, use: SetupUse) -> tuple[Changes, ...]:
+    """Up to three sets of changes with each of which all places fit, the fewest and cheapest changes first."""
+    found: list[Changes] = []
+    singles = list(_changes(setup, a, use))
+    for changes in itertools.chain(singles, _pairs(singles)):
+        if any(changes.keys() >= earlier.keys() for earlier in found):  # values are tried from the mildest one
+            continue
+        changed = replace(setup, **changes)
+        if not is_impossible(changed, a) and first_overflow(setup_uses(changed, a, gpu)) is None:
+            found.append(changes)
+        if len(found) == 3:
+            break
+    return tuple(found)
+
+
+def _pairs(singles: Sequence[Changes]) -> Iterator[Changes]:
+    for one, two in itertools.combinations(singles, 2):
+        if not one.keys() & two.keys():
+            yield {**one, **two}
+
+
+def _changes(setup: TrainerSetup, a: Architecture, use: SetupUse) -> Iterator[Changes]:
+    """Single changes that may help, from those that cost least seconds."""
+    if use.where == "host":
+        if setup.engine_keeps_weights_on_host:
+            yield {"engine_keeps_weights_on_host": False}
+        if setup.engine_sleeps and setup.engine_keeps_weights_on_host:
+            yield {"engine_sleeps": False, "engine_keeps_weights_on_host": False}
+        if setup.optimizer_at != "device":
+            yield {"optimizer_at": "between" if setup.optimizer_at == "host" and setup.colocated else "device"}
+        if setup.weights_at != "device":
+            yield {"weights_at": "device"}
+    if setup.recompute != "full":
+        yield {"recompute": "full"}
+    if not setup.chunked_logits and setup.framework in ("verl", "trl"):
+        yield {"chunked_logits": True}
+    if setup.colocated and not setup.engine_sleeps and setup.engine != "transformers":
+        yield {"engine_sleeps": True}
+    if setup.micro_batch_samples and setup.micro_batch_samples > 1:
+        for samples in _halves(setup.micro_batch_samples):
+            yield {"micro_batch_samples": samples}
+    longest = setup.max_prompt_tokens + setup.max_response_tokens
+    if setup.micro_batch_tokens and setup.micro_batch_tokens * setup.cp * setup.sp > longest:
+        yield {"micro_batch_tokens": -(-longest // (setup.cp * setup.sp))}
+    if use.where == "device":
+        if setup.colocated and setup.weights_at == "device" and setup.optimizer_at == "device":
+            yield {"weights_at": "between", "optimizer_at": "between"}
+        for share in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2):
+            if setup.engine != "transformers" and share < memory_share(setup):
+                yield {"memory_share": share}
+        if use.phase == "init":
+            for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9):
+                if share > memory_share(setup):
+                    yield {"memory_share": share}
+            for ranks in (2, 4, 8):
+                if ranks > setup.rollout_tp and setup.rollout_gpus % ranks == 0:
+                    yield {"rollout_tp": ranks}
+        if setup.optimizer_at != "host":
+            yield {"optimizer_at": "host"}
+        if setup.backend in ("deepspeed", "ddp") and setup.zero < 3:
+            yield {
+                "backend": "deepspeed",
+                "zero": 3,
+                "weight_bytes": None,
+                "gradient_bytes": None,
+                "optimizer_bytes": None,
+            }
+    if setup.backend == "megatron":
+        for tp in (2, 4, 8):
+            if tp > setup.tp and setup.train_gpus % (tp * setup.pp * setup.cp) == 0:
+                yield {"tp": tp}
+        for ep in (2, 4, 8, 16, 32):
+            if a.experts and ep > setup.ep and setup.train_gpus % (ep * setup.etp * setup.pp) == 0:
+                yield {"ep": ep}
+        for cp in (2, 4):
+            if cp > setup.cp and setup.train_gpus % (cp * setup.tp * setup.pp) == 0:
+                yield {"cp": cp}
+    elif setup.backend == "fsdp":
+        for sp in (2, 4, 8):
+            if sp > setup.sp and setup.train_gpus % sp == 0 and a.heads % sp == 0:
+                yield {"sp": sp}
+    for times in NODES_TRIED:
+        yield {
+            "nodes": setup.nodes * times,
+            "train_gpus": setup.train_gpus * times,
+            "rollout_gpus": setup.rollout_gpus * times,
+        }
+
+
+def _halves(size: int) -> Iterator[int]:
+    while size > 1:
+        size = -(-size // 2)
+        yield size
+
+
+def with_layout(setup: TrainerSetup, a: Architecture, gpu: Gpu) -> TrainerSetup:
+    """A set-up of Megatron of which no layout was said, with the fewest ranks of a replica with which a GPU has room;
+    with those that need least if none has."""
+    unsaid = {"tp", "pp", "ep", "cp"} <= set(setup.defaulted)
+    if setup.backend != "megatron" or not unsaid or setup.shape is not None:
+        return setup
+
+    def needed(changed: TrainerSetup) -> float:
+        return max(
+            use.needed_bytes / use.capacity_bytes
+            for use in setup_uses(replace(changed, host_bytes=None), a, gpu)
+            if use.phase == "train"
+        )
+
+    tried = []
+    for pp, tp, ep in itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32) if a.experts else (1,)):
+        changed = replace(setup, tp=tp, pp=pp, ep=ep)
+        if not is_impossible(changed, a) and setup.train_gpus % (tp * pp) == 0:
+            tried.append((tp * pp, ep, changed))
+    for _, _, changed in sorted(tried, key=lambda each: each[:2]):
+        if needed(changed) <= 1.0:
+            return changed
+    return min((changed for _, _, changed in tried), key=needed, default=setup)
+
+
+def priced(setup: TrainerSetup) -> tuple[SetupSeconds | None, str]:
+    """(seconds of a step, ""); (None, why) where the model on this GPU, or the layout, has no price."""
+    try:
+        return setup_seconds(setup), ""
+    except ValueError as error:  # no price for this model on this GPU, or layout
+        return None, str(error)
+
+
+def better_placements(setup: TrainerSetup, a: Architecture, gpu: Gpu, seconds: SetupSeconds) -> tuple[PlacedSetup, ...]:
+    """Placements that fit and take fewer seconds, or fewer GPU seconds, a step; the fastest first, six at most."""
+    if setup.engine == "transformers":
+        return ()
+    total = setup.nodes * setup.gpus_per_node
+    used = max(setup.train_gpus, setup.rollout_gpus) if setup.colocated else setup.train_gpus + setup.rollout_gpus
+    replica = setup.tp * setup.pp * setup.cp * setup.sp
+    found = []
+    for changes, name in _variants(setup, used, total):
+        changed = replace(setup, **changes)
+        gpus = changed.train_gpus if changed.colocated else changed.train_gpus + changed.rollout_gpus
+        if changed.train_gpus % replica or is_impossible(changed, a):
+            continue
+        if first_overflow(setup_uses(changed, a, gpu)) is not None:
+            continue
+        taken, _ = priced(changed)
+        if taken is not None:
+            placed = PlacedSetup(
+                changes, name, taken.step_s, gpus, seconds.step_s / taken.step_s, gpus * taken.step_s
+            )
+            found.append(placed)
+    better = [
+        placed
+        for placed in found
+        if placed.step_s < 0.99 * seconds.step_s or placed.gpu_seconds < 0.99 * used * seconds.step_s
+    ]
+    return tuple(sorted(better, key=lambda placed: (placed.step_s, placed.name))[:6])
+
+
+def _variants(setup: TrainerSetup, used: int, total: int) -> Iterator[tuple[dict[str, Any], str]]:
+    """Changes of a placement, each with a name: shared or apart, sizes of engines, half of the GPUs."""
+    for gpus in sorted({used, used // 2, total} - {0}):
+        nodes = max(1, -(-gpus // setup.gpus_per_node))
+        for tp in (1, 2, 4, 8):
+            base: dict[str, Any] = {"nodes": nodes, "rollout_tp": tp, "rollout_dp": 1, "rollout_ep": 1}
+            shared = {"colocated": True, "engine_sleeps": True, "weights_at": "between", "optimizer_at": "between"}
+            if setup.colocated:
+                shared = {"colocated": True}
+            elif setup.optimizer_at == "host":
+                shared["optimizer_at"] = "host"
+            yield {**base, **shared, "train_gpus": gpus, "rollout_gpus": gpus}, f"{gpus} shared, engines of tp {tp}"
+            for part in (0.25, 0.5, 0.75):
+                train = round(gpus * part)
+                if 0 < train < gpus:
+                    apart = {
+                        "colocated": False,
+                        "weights_at": "device",
+                        "train_gpus": train,
+                        "rollout_gpus": gpus - train,
+                    }
+                    if setup.optimizer_at == "between":
+                        apart["optimizer_at"] = "device"
+                    yield {**base, **apart}, f"{train} train, {gpus - train} decode by tp {tp}"
