@@ -208,8 +208,8 @@ def _head(diagnosis: Diagnosis) -> Iterator[str]:
     yield (
         f"{setup.framework} {setup.version}".rstrip()
         + f": {setup.model} ({diagnosis.architecture.parameters / 1e9:.1f}e9) "
-        f"on {setup.nodes} x {setup.gpus_per_node} {setup.gpu}, {where}; {setup.backend} tp {setup.tp} pp {setup.pp} cp "
-        f"{setup.cp} ep {setup.ep}, {count(setup.engines, 'engine')} of tp {setup.rollout_tp}"
+        f"on {setup.nodes} x {setup.gpus_per_node} {setup.gpu}, {where}; {setup.backend} tp {setup.tp} pp {setup.pp} "
+        f"cp {setup.cp} ep {setup.ep}, {count(setup.engines, 'engine')} of tp {setup.rollout_tp}"
     )
     if first is None:
         tightest = max(diagnosis.uses, key=lambda use: use.needed_bytes / use.capacity_bytes)

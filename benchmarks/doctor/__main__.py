@@ -20,7 +20,7 @@ CASES = Path(__file__).with_name("cases.yaml")
 
 
 def judged(case: dict[str, Any]) -> list[dict[str, Any]]:
-    """The case, and each of its remedies as a case that fits: what was expected, what is said, whether that is right."""
+    """The case, and each remedy of it as a case that fits: what was expected, what is said, whether that is right."""
     expected = "fits" if case["fits"] else f"{case['where']} in {case['phase']}"
     uses, said = _said(case["setup"])
     row = {

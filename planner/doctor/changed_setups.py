@@ -13,7 +13,7 @@ from ...profiles.hardware import Gpu
 from .rank_states import SetupUse
 from .setup_memory import first_overflow, memory_share, setup_uses
 from .setup_rules import Changes, is_impossible
-from .setup_seconds import SetupSeconds
+from .setup_seconds import SetupSeconds, setup_seconds
 
 NODES_TRIED = (2, 4, 8)
 """Times as many nodes, as a last remedy."""
@@ -179,9 +179,7 @@ def better_placements(setup: TrainerSetup, a: Architecture, gpu: Gpu, seconds: S
             continue
         taken, _ = priced(changed)
         if taken is not None:
-            placed = PlacedSetup(
-                changes, name, taken.step_s, gpus, seconds.step_s / taken.step_s, gpus * taken.step_s
-            )
+            placed = PlacedSetup(changes, name, taken.step_s, gpus, seconds.step_s / taken.step_s, gpus * taken.step_s)
             found.append(placed)
     better = [
         placed

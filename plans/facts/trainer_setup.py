@@ -23,8 +23,9 @@ Where = Literal["device", "between", "host"]
 class LeftAside:
     """A setting that a reader met and that nothing here follows from: its key, its value, and why.
 
-    `kind`: `dead`, the key does nothing in that version; `unknown`, there is no such key; `unresolved`, its value follows
-    from what is not in the file, and the default stands in for it; `not read`, it changes no bytes and no seconds here.
+    `kind`: `dead`, the key does nothing in that version; `unknown`, there is no such key; `unresolved`, its value
+    follows from what is not in the file, and the default stands in for it; `not read`, it changes no bytes and no
+    seconds here.
     """
 
     key: str
@@ -44,7 +45,8 @@ class TrainerSetup:
         train_gpus, rollout_gpus: GPUs of each side; the same ones if `colocated`.
         backend: of the trainer; `megatron` keeps bf16 weights, float32 (or bf16) gradients and a sharded optimizer.
         zero: what data-parallel ranks share out: 0 nothing, 1 the optimizer, 2 gradients too, 3 weights too (FSDP).
-        tp, pp, cp, ep: of the trainer, `etp` of its experts; `sp`: sequence parallelism that is not tensor parallelism's (Ulysses, ring).
+        tp, pp, cp, ep: of the trainer, `etp` of its experts; `sp`: sequence parallelism beside tensor parallelism's
+            (Ulysses, ring).
         shard_ranks: ranks that share out the states, where fewer than data-parallel ones (FSDP's hybrid); None: all.
         micro_batch_samples, micro_batch_tokens: of one data-parallel rank; one of them, the other None.
         mini_batch_samples: samples of one optimizer step; None: the whole step's.
