@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...plans.facts.model_shape import undivided
 from ...plans.facts.public_models import Architecture
 from ...plans.facts.trainer_setup import TrainerSetup
 from ...profiles.hardware import Gpu
@@ -130,23 +131,26 @@ def _halves(size: int) -> Iterator[int]:
 
 
 def with_layout(setup: TrainerSetup, a: Architecture, gpu: Gpu) -> TrainerSetup:
-    """A set-up of Megatron of which no layout was said, with the fewest ranks of a replica with which a GPU has room;
-    with those that need least if none has."""
-    unsaid = {"tp", "pp", "ep", "cp"} <= set(setup.defaulted)
-    if setup.backend != "megatron" or not unsaid or setup.shape is not None:
+    """A set-up of which no layout was said, with the smallest that has room: ranks of an engine, and, of Megatron, ranks
+    of a replica. If none has room, the layout that needs least."""
+    if "rollout_tp" in setup.defaulted and setup.engine != "transformers":
+        for ranks in (tp for tp in (1, 2, 4, 8) if tp >= setup.rollout_tp and setup.rollout_gpus % tp == 0):
+            changed = replace(setup, rollout_tp=ranks)
+            if undivided(ranks, a) is None:
+                setup = changed
+                if not any(use.phase == "init" and use.where == "device" for use in setup_uses(changed, a, gpu)):
+                    break
+    if setup.backend != "megatron" or not {"tp", "pp", "ep", "cp"} <= set(setup.defaulted):
         return setup
 
     def needed(changed: TrainerSetup) -> float:
-        return max(
-            use.needed_bytes / use.capacity_bytes
-            for use in setup_uses(replace(changed, host_bytes=None), a, gpu)
-            if use.phase == "train"
-        )
+        uses = setup_uses(replace(changed, host_bytes=None), a, gpu)
+        return max(use.needed_bytes / use.capacity_bytes for use in uses if use.phase == "train")
 
     tried = []
     for pp, tp, ep in itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8, 16, 32) if a.experts else (1,)):
         changed = replace(setup, tp=tp, pp=pp, ep=ep)
-        if not is_impossible(changed, a) and setup.train_gpus % (tp * pp) == 0:
+        if not is_impossible(changed, a):
             tried.append((tp * pp, ep, changed))
     for _, _, changed in sorted(tried, key=lambda each: each[:2]):
         if needed(changed) <= 1.0:

@@ -69,7 +69,7 @@ def diagnose(setup: TrainerSetup) -> Diagnosis:
     Raises InputError where the model's shape or the GPU is not known.
     """
     a, gpu = known_model(setup), known_gpu(setup)
-    setup = with_layout(setup, a, gpu)
+    said, setup = setup, with_layout(setup, a, gpu)
     uses = setup_uses(setup, a, gpu)
     found = [
         *layout_findings(setup, a),
@@ -105,6 +105,17 @@ def known_gpu(setup: TrainerSetup) -> Gpu:
     if setup.gpu not in GPUS:
         raise InputError(f"GPU {setup.gpu} has no data sheet here; known: {', '.join(GPUS)}")
     return GPUS[setup.gpu]
+
+
+def _taken(said: TrainerSetup, setup: TrainerSetup) -> Iterator[DoctorFinding]:
+    """The layout that was taken where none was said."""
+    names = {"tp": "tp", "pp": "pp", "ep": "ep", "rollout_tp": "engines of tp"}
+    taken = [
+        f"{name} {getattr(setup, key)}" for key, name in names.items() if getattr(setup, key) != getattr(said, key)
+    ]
+    if taken:
+        text = f"no layout was said; taken is the smallest that has room, else the one that needs least: {', '.join(taken)}"
+        yield DoctorFinding("layout-taken", text, warning=True)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
