@@ -131,8 +131,8 @@ def _halves(size: int) -> Iterator[int]:
 
 
 def with_layout(setup: TrainerSetup, a: Architecture, gpu: Gpu) -> TrainerSetup:
-    """A set-up of which no layout was said, with the smallest that has room: ranks of an engine, and, of Megatron, ranks
-    of a replica. If none has room, the layout that needs least."""
+    """A set-up of which no layout was said, with the smallest that has room: ranks of an engine, and those of a replica
+    of Megatron. If none has room, the layout that needs least."""
     if "rollout_tp" in setup.defaulted and setup.engine != "transformers":
         for ranks in (tp for tp in (1, 2, 4, 8) if tp >= setup.rollout_tp and setup.rollout_gpus % tp == 0):
             changed = replace(setup, rollout_tp=ranks)
@@ -167,53 +167,59 @@ def priced(setup: TrainerSetup) -> tuple[SetupSeconds | None, str]:
 
 
 def better_placements(setup: TrainerSetup, a: Architecture, gpu: Gpu, seconds: SetupSeconds) -> tuple[PlacedSetup, ...]:
-    """Placements that fit and take fewer seconds, or fewer GPU seconds, a step; the fastest first, six at most."""
+    """Placements that fit and take fewer seconds, or fewer GPU seconds, a step; the fastest first, six at most.
+
+    Sizes of engines are tried on all GPUs, shared; then splits of the GPUs, and half of them, with the fastest size.
+    """
     if setup.engine == "transformers":
         return ()
     total = setup.nodes * setup.gpus_per_node
-    used = max(setup.train_gpus, setup.rollout_gpus) if setup.colocated else setup.train_gpus + setup.rollout_gpus
-    replica = setup.tp * setup.pp * setup.cp * setup.sp
-    found = []
-    for changes, name in _variants(setup, used, total):
+    used = setup.train_gpus if setup.colocated else setup.train_gpus + setup.rollout_gpus
+    tried: list[PlacedSetup] = []
+
+    def tell(changes: dict[str, Any], name: str) -> None:
         changed = replace(setup, **changes)
         gpus = changed.train_gpus if changed.colocated else changed.train_gpus + changed.rollout_gpus
-        if changed.train_gpus % replica or is_impossible(changed, a):
-            continue
-        if first_overflow(setup_uses(changed, a, gpu)) is not None:
-            continue
+        if is_impossible(changed, a) or first_overflow(setup_uses(changed, a, gpu)) is not None:
+            return
         taken, _ = priced(changed)
         if taken is not None:
-            placed = PlacedSetup(changes, name, taken.step_s, gpus, seconds.step_s / taken.step_s, gpus * taken.step_s)
-            found.append(placed)
+            gain = seconds.step_s / taken.step_s
+            tried.append(PlacedSetup(changes, name, taken.step_s, gpus, gain, gpus * taken.step_s))
+
+    for ranks in (1, 2, 4, 8):
+        tell(_shared(setup, total, ranks), f"{total} shared, engines of tp {ranks}")
+    fastest = min(tried, key=lambda placed: placed.step_s, default=None)
+    ranks = setup.rollout_tp if fastest is None else fastest.changes["rollout_tp"]
+    for train in sorted({total // 4, total // 2, total * 3 // 4} - {0, total}):
+        tell(_apart(setup, train, total - train, ranks), f"{train} train, {total - train} decode by tp {ranks}")
+    if total > 1:
+        tell(_shared(setup, total // 2, ranks), f"{total // 2} shared, engines of tp {ranks}")
     better = [
         placed
-        for placed in found
+        for placed in tried
         if placed.step_s < 0.99 * seconds.step_s or placed.gpu_seconds < 0.99 * used * seconds.step_s
     ]
     return tuple(sorted(better, key=lambda placed: (placed.step_s, placed.name))[:6])
 
 
-def _variants(setup: TrainerSetup, used: int, total: int) -> Iterator[tuple[dict[str, Any], str]]:
-    """Changes of a placement, each with a name: shared or apart, sizes of engines, half of the GPUs."""
-    for gpus in sorted({used, used // 2, total} - {0}):
-        nodes = max(1, -(-gpus // setup.gpus_per_node))
-        for tp in (1, 2, 4, 8):
-            base: dict[str, Any] = {"nodes": nodes, "rollout_tp": tp, "rollout_dp": 1, "rollout_ep": 1}
-            shared = {"colocated": True, "engine_sleeps": True, "weights_at": "between", "optimizer_at": "between"}
-            if setup.colocated:
-                shared = {"colocated": True}
-            elif setup.optimizer_at == "host":
-                shared["optimizer_at"] = "host"
-            yield {**base, **shared, "train_gpus": gpus, "rollout_gpus": gpus}, f"{gpus} shared, engines of tp {tp}"
-            for part in (0.25, 0.5, 0.75):
-                train = round(gpus * part)
-                if 0 < train < gpus:
-                    apart = {
-                        "colocated": False,
-                        "weights_at": "device",
-                        "train_gpus": train,
-                        "rollout_gpus": gpus - train,
-                    }
-                    if setup.optimizer_at == "between":
-                        apart["optimizer_at"] = "device"
-                    yield {**base, **apart}, f"{train} train, {gpus - train} decode by tp {tp}"
+def _engines_of(setup: TrainerSetup, gpus: int, ranks: int) -> dict[str, Any]:
+    nodes = max(1, -(-gpus // setup.gpus_per_node))
+    return {"nodes": nodes, "rollout_tp": ranks, "rollout_dp": 1, "rollout_ep": 1}
+
+
+def _shared(setup: TrainerSetup, gpus: int, ranks: int) -> dict[str, Any]:
+    """Changes by which engines and trainers take turns on so many GPUs."""
+    changes: dict[str, Any] = {"colocated": True, "train_gpus": gpus, "rollout_gpus": gpus}
+    if not setup.colocated:
+        moved = "host" if setup.optimizer_at == "host" else "between"
+        changes |= {"engine_sleeps": True, "weights_at": "between", "optimizer_at": moved}
+    return _engines_of(setup, gpus, ranks) | changes
+
+
+def _apart(setup: TrainerSetup, train: int, rollout: int, ranks: int) -> dict[str, Any]:
+    """Changes by which each side has GPUs of its own."""
+    changes: dict[str, Any] = {"colocated": False, "train_gpus": train, "rollout_gpus": rollout, "weights_at": "device"}
+    if setup.optimizer_at == "between":
+        changes["optimizer_at"] = "device"
+    return _engines_of(setup, train + rollout, ranks) | changes

@@ -68,21 +68,25 @@ def diagnose(setup: TrainerSetup) -> Diagnosis:
 
     Raises InputError where the model's shape or the GPU is not known.
     """
+    setup, uses, found = judge(setup)
+    a, gpu = known_model(setup), known_gpu(setup)
+    seconds, why = (None, "the layout cannot be") if is_impossible(setup, a) else priced(setup)
+    if seconds is None:
+        return Diagnosis(setup, a, uses, found, None, (), why)
+    return Diagnosis(setup, a, uses, (*found, _binds(seconds)), seconds, better_placements(setup, a, gpu, seconds))
+
+
+def judge(setup: TrainerSetup) -> tuple[TrainerSetup, tuple[SetupUse, ...], tuple[DoctorFinding, ...]]:
+    """(the set-up with the layout that is taken where none is said, its memory, its findings), without seconds.
+
+    Raises InputError as `diagnose`.
+    """
     a, gpu = known_model(setup), known_gpu(setup)
     said, setup = setup, with_layout(setup, a, gpu)
     uses = setup_uses(setup, a, gpu)
-    found = [
-        *layout_findings(setup, a),
-        *_memory(setup, a, gpu, uses),
-        *batch_findings(setup),
-        *engine_findings(setup, a, gpu),
-    ]
-    found += [*length_findings(setup), *key_findings(setup)]
-    seconds, why = (None, "the layout cannot be") if is_impossible(setup, a) else priced(setup)
-    placements = better_placements(setup, a, gpu, seconds) if seconds is not None else ()
-    if seconds is not None:
-        found.append(_binds(seconds))
-    return Diagnosis(setup, a, uses, tuple(found), seconds, placements, why)
+    found = [*layout_findings(setup, a), *_taken(said, setup), *_memory(setup, a, gpu, uses), *batch_findings(setup)]
+    found += [*engine_findings(setup, a, gpu), *length_findings(setup), *key_findings(setup)]
+    return setup, uses, tuple(found)
 
 
 def known_model(setup: TrainerSetup) -> Architecture:
@@ -114,8 +118,8 @@ def _taken(said: TrainerSetup, setup: TrainerSetup) -> Iterator[DoctorFinding]:
         f"{name} {getattr(setup, key)}" for key, name in names.items() if getattr(setup, key) != getattr(said, key)
     ]
     if taken:
-        text = f"no layout was said; taken is the smallest that has room, else the one that needs least: {', '.join(taken)}"
-        yield DoctorFinding("layout-taken", text, warning=True)
+        text = "no layout was said; taken is the smallest that has room, else the one that needs least"
+        yield DoctorFinding("layout-taken", f"{text}: {', '.join(taken)}", warning=True)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
