@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from .public_models import Architecture
+
 Framework = Literal["verl", "slime", "vime", "trl", "skyrl", "openrlhf", "rlplan"]
 Backend = Literal["megatron", "fsdp", "deepspeed", "ddp"]
 Engine = Literal["vllm", "sglang", "transformers"]
@@ -19,11 +21,17 @@ Where = Literal["device", "between", "host"]
 
 @dataclass(frozen=True, slots=True)
 class LeftAside:
-    """A setting that a reader met and that nothing here follows from: its key, its value, and why."""
+    """A setting that a reader met and that nothing here follows from: its key, its value, and why.
+
+    `kind`: `dead`, the key does nothing in that version; `unknown`, there is no such key; `unresolved`, its value
+    follows from what is not in the file, and the default stands in for it; `not read`, it changes no bytes and no
+    seconds here.
+    """
 
     key: str
     value: str
     why: str
+    kind: Literal["dead", "unknown", "unresolved", "not read"] = "not read"
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,7 @@ class TrainerSetup:
 
     Attributes:
         model: hub id, path or usual name.
+        shape: the model's, where the source states it (Megatron's flags); None: it follows from the name.
         nodes, gpus_per_node, gpu: machines; `gpu` by its usual name, None: not known.
         train_gpus, rollout_gpus: GPUs of each side; the same ones if `colocated`.
         backend: of the trainer; `megatron` keeps bf16 weights, float32 (or bf16) gradients and a sharded optimizer.
@@ -70,6 +79,7 @@ class TrainerSetup:
     nodes: int
     gpus_per_node: int
     gpu: str | None = None
+    shape: Architecture | None = None
     version: str = ""
     source: str = ""
     host_bytes: float | None = None
