@@ -1,0 +1,1 @@
+"""Configurations of other trainers, and ours, read into a TrainerSetup; nothing of them is run."""
