@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from rlplan.plans.facts.trainer_setup import LeftAside, TrainerSetup
-from rlplan.plans.yaml.errors import InputError
 from rlplan.planner.doctor.diagnose import as_dict, diagnose, judge, known_gpu, known_model
 from rlplan.planner.doctor.setup_memory import first_overflow, setup_uses
 from rlplan.planner.doctor.setup_rules import trained_length_ratio
+from rlplan.plans.facts.trainer_setup import LeftAside, TrainerSetup
+from rlplan.plans.yaml.errors import InputError
 
 from .test_setup_memory import FSDP, MEGATRON
 
@@ -37,7 +37,6 @@ def test_each_remedy_alone_makes_the_setup_fit(setup):
         assert first_overflow(setup_uses(changed, known_model(changed), known_gpu(changed))) is None, changes
 
 
-def test_a_setup_that_fits_has_warnings_at_most():
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from rlplan.plans.facts.public_models import Architecture
-from rlplan.plans.facts.trainer_setup import TrainerSetup
 from rlplan.planner.doctor.diagnose import known_model
 from rlplan.planner.doctor.host_memory import rounded_up
 from rlplan.planner.doctor.rank_states import rank_share
 from rlplan.planner.doctor.setup_memory import capacity_bytes, first_overflow, micro_batch_tokens, setup_uses
+from rlplan.plans.facts.public_models import Architecture
+from rlplan.plans.facts.trainer_setup import TrainerSetup
 from rlplan.profiles.hardware import GPUS
 
 MEGATRON = TrainerSetup(
