@@ -183,11 +183,13 @@ def _print(diagnosis: Diagnosis, explain: bool) -> None:
             console.print(Text(f"  {note}", style="dim"))
     if diagnosis.placements:
         console.print(Text("placements that fit, and are faster or cheaper"))
-        drawn = table(("placement", ">a step", ">speed", ">GPU s a step", "write"))
+        drawn = table(("placement", ">a step", ">speed", ">GPU s a step"))
         for placed in diagnosis.placements:
             speed, taken = f"{placed.gain:.2f}x", f"{placed.gpu_seconds:,.0f}"
-            drawn.add_row(placed.name, seconds(placed.step_s), speed, taken, changes_text(setup, placed.changes))
-        console.print(drawn, markup=False)
+            drawn.add_row(placed.name, seconds(placed.step_s), speed, taken)
+        console.print(drawn)
+        for placed in diagnosis.placements if explain else diagnosis.placements[:1]:
+            console.print(Text(f"  {placed.name}: {changes_text(setup, placed.changes)}"))
     if explain:
         console.print(Text("memory by phase (fullest GPU, fullest host)"))
         drawn = table(("phase", "place", ">step", "whose", ">needs", ">has", ">share"))
@@ -197,7 +199,8 @@ def _print(diagnosis: Diagnosis, explain: bool) -> None:
             drawn.add_row(use.phase, use.where, str(use.step), use.side, needs, has, share)
         console.print(drawn)
     if setup.defaulted:
-        values = {name: getattr(setup, name) for name in setup.defaulted}
+        taken = {"tp", "pp", "ep", "cp", "rollout_tp"} if diagnosis.layout_taken else set()
+        values = {name: getattr(setup, name) for name in setup.defaulted if name not in taken}
         named = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
         console.print(Text(f"not said, so {setup.framework}'s default: {named}", style="dim"))
 
@@ -219,6 +222,6 @@ def _head(diagnosis: Diagnosis) -> Iterator[str]:
     else:
         from ..planner.doctor.diagnose import use_name
 
-        yield f"does not fit: {use_name(first)} comes first"
+        yield f"does not fit; first of all: {use_name(first)}"
     if setup.host_bytes is None:
         yield "hosts are not judged; --host-gb says what a node has"

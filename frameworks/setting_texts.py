@@ -16,7 +16,11 @@ Texts = Mapping[str, str | Mapping[Any, str]]
 """By attribute of a TrainerSetup what to write, `{}` for the value; or by value, where values are written apart."""
 
 _SLIME: Texts = {
-    "optimizer_at": {"host": _CPU_ADAM_FLAGS, "between": "--offload-train", "device": "drop --optimizer-cpu-offload"},
+    "optimizer_at": {
+        "host": _CPU_ADAM_FLAGS,
+        "between": "--offload-train",
+        "device": "drop --optimizer-cpu-offload",
+    },
     "weights_at": {"between": "--offload-train", "device": "--no-offload-train"},
     "recompute": {"full": _RECOMPUTE_FLAGS},
     "micro_batch_tokens": "--use-dynamic-batch-size --max-tokens-per-gpu {}",
@@ -137,7 +141,12 @@ _VERL_MEGATRON: Texts = {
     },
 }
 
-_PLAIN = {"engine_keeps_weights_on_host": {False: "sleep at level 2, which drops weights"}}
+_PLAIN: Texts = {
+    "engine_keeps_weights_on_host": {False: "sleep at level 2, which drops weights"},
+    "rollout_dp": "",
+    "rollout_ep": "",
+    "gpus_per_node": "",
+}
 """Where a framework has no key of its own."""
 
 
@@ -148,10 +157,14 @@ def changes_text(setup: TrainerSetup, changes: Mapping[str, Any]) -> str:
         texts |= _VERL_MEGATRON
     said: list[str] = []
     for attribute, value in changes.items():
+        if getattr(setup, attribute) == value:
+            continue
         text = texts.get(attribute, f"{setup.keys.get(attribute, attribute)}={{}}")
         if not isinstance(text, str):
             text = text.get(value, f"{setup.keys.get(attribute, attribute)}={{}}")
         written = text.format(value)
         if written and written not in said:
             said.append(written)
+    if setup.framework in ("slime", "vime") and setup.optimizer_at == "host" != changes.get("optimizer_at", "host"):
+        said.append("drop --optimizer-cpu-offload")
     return " and ".join(said)

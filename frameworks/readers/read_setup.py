@@ -280,7 +280,7 @@ def setup_from_flags(
         changed |= {"backend": "deepspeed", "weight_bytes": 2.0, "gradient_bytes": 2.0, "optimizer_bytes": 12.0}
     elif base.backend == "megatron" and said.get("zero", 1) != 1:
         raise InputError(f"--zero {said['zero']}: Megatron shares out the optimizer alone; write --zero 1")
-    setup = replace(base, **changed, **said)
+    setup = replace(base, **{**changed, **said})
     if {"prompts", "samples"} & set(said):
         setup = replace(setup, mini_batch_samples=setup.prompts * setup.samples)
     stated = {*said, "model", "nodes", "gpus_per_node", "gpu"}

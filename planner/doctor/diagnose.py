@@ -53,6 +53,11 @@ class Diagnosis:
         return first_overflow(self.uses)
 
     @property
+    def layout_taken(self) -> bool:
+        """Whether the layout was taken, since none was said."""
+        return any(finding.rule == "layout-taken" for finding in self.findings)
+
+    @property
     def fits(self) -> bool:
         """Whether every place has room in every phase."""
         return self.first is None

@@ -103,16 +103,20 @@ def _resident(setup: TrainerSetup, a: Architecture, share: RankShare, step: int)
     return kept
 
 
+def mean_sample_tokens(setup: TrainerSetup) -> float:
+    """Mean tokens of a prompt and a response; not known, a quarter of the prompts' cap and a third of the responses'."""
+    prompt = setup.mean_prompt_tokens or setup.max_prompt_tokens / 4
+    return prompt + (setup.mean_response_tokens or setup.max_response_tokens / 3)
+
+
 def micro_batch_tokens(setup: TrainerSetup) -> int:
     """Tokens of a rank's fullest micro-batch, before context and sequence parallelism: the budget, or so many samples
-    (of mean length where they are packed; half of the caps if it is not known), and at least one of full length."""
+    (of mean length where they are packed), and at least one of full length."""
     longest = setup.max_prompt_tokens + setup.max_response_tokens
-    mean = (setup.mean_prompt_tokens or setup.max_prompt_tokens / 2) + (
-        setup.mean_response_tokens or setup.max_response_tokens / 2
-    )
+    mean = mean_sample_tokens(setup)
     if setup.micro_batch_tokens is not None:
         tokens = setup.micro_batch_tokens * setup.cp * setup.sp
-        if setup.mini_batch_samples is not None and setup.mean_response_tokens is not None:
+        if setup.mini_batch_samples is not None:
             tokens = min(tokens, round(setup.mini_batch_samples / setup.dp * mean))
         return max(tokens, longest)
     samples = setup.micro_batch_samples or 1
