@@ -28,7 +28,11 @@ GIGA = 1e9
     help="Whose FILE it is, if it does not tell; or, without FILE, whose defaults.",
 )
 @click.option("--model", help="Hub id, folder or usual name, as in Qwen3-30B-A3B.")
-@click.option("--gpus", metavar="NxMxGPU", help="Nodes, GPUs of a node, and the GPU's name, as in 1x8xH100.")
+@click.option(
+    "--gpus",
+    metavar="NxMxGPU",
+    help="Nodes, GPUs of a node and the GPU, as in 1x8xH100; with FILE the GPU alone, as in H100.",
+)
 @click.option(
     "--host-gb",
     type=click.FloatRange(min=0, min_open=True),
@@ -70,7 +74,7 @@ def doctor_command(
     framework's default (and named):
 
     \b
-    rlplan doctor run_grpo.sh --gpus 1x8xH100 --host-gb 1007
+    rlplan doctor run_grpo.sh --gpus H100 --host-gb 1007
     rlplan doctor --framework slime --model Qwen3-30B-A3B --gpus 1x8xH100 --host-gb 1007 --optimizer-on host
 
     Memory is priced for each phase, on a GPU and on a node's host, before and after the first update: Adam's moments
@@ -97,9 +101,11 @@ _ATTRIBUTES = {
 def _setup(source: str | None, framework: Framework | None, gpus: str | None, flags: dict[str, Any]) -> TrainerSetup:
     """The set-up of FILE with the options above it, or of the options alone."""
     from ..frameworks.readers.read_setup import read_setup, setup_from_flags
+    from ..profiles.hardware import gpu_of
     from ..profiles.library.skeleton import machines_of
 
-    machines = None if gpus is None else machines_of(gpus)
+    named = None if gpus is None or source is None else gpu_of(gpus)
+    machines = None if gpus is None or ("x" not in gpus.lower() and named is not None) else machines_of(gpus)
     host_gb, sleeps = flags.pop("host_gb"), flags.pop("engine_sleeps")
     host_bytes = None if host_gb is None else host_gb * GIGA
     if source is None:
@@ -121,8 +127,10 @@ def _setup(source: str | None, framework: Framework | None, gpus: str | None, fl
         said["engine_sleeps"] = sleeps
     if host_bytes is not None:
         said["host_bytes"] = host_bytes
+    if machines is None and named is not None:
+        said["gpu"] = named.name
     if machines is not None:
-        said |= {"gpu": machines.gpu.name}
+        said["gpu"] = machines.gpu.name
         if (machines.nodes, machines.per_node) != (setup.nodes, setup.gpus_per_node):
             if not {"nodes", "gpus_per_node"} <= set(setup.defaulted):
                 raise InputError(

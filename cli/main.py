@@ -125,8 +125,8 @@ doctor: Does the set-up of any trainer fit, what clashes, what binds, what would
   exits: 0 no finding but warnings, 1 other findings: it does not fit, or sizes do not divide
   bad input: a file that cannot be read, a model or a GPU that is not known
   see: init, check, compare
-  A launch script of verl, slime, vime or OpenRLHF | rlplan doctor run_grpo.sh --gpus 1x8xH100 --host-gb 1007
-  The sums behind each finding | rlplan doctor grpo.yaml --gpus 1x8xH100 --explain
+  A launch script of verl, slime, vime or OpenRLHF | rlplan doctor run_grpo.sh --gpus H100 --host-gb 1007
+  The sums behind each finding | rlplan doctor grpo.yaml --gpus H100 --explain
   No file at hand: the same facts as options | rlplan doctor --framework slime --model Qwen3-30B-A3B --gpus 1x8xH100 \
 --host-gb 1007 --optimizer-on host
 

@@ -108,8 +108,7 @@ def known_gpu(setup: TrainerSetup) -> Gpu:
     """The data sheet of a set-up's GPU. Raises InputError where it is not known."""
     if setup.gpu is None:
         raise InputError(
-            f"{setup.source or 'the set-up'} does not say which GPUs it runs on; add --gpus, as in "
-            f"--gpus {setup.nodes}x{setup.gpus_per_node}xH100"
+            f"{setup.source or 'the set-up'} does not say which GPUs it runs on; add --gpus H100, or whichever they are"
         )
     if setup.gpu not in GPUS:
         raise InputError(f"GPU {setup.gpu} has no data sheet here; known: {', '.join(GPUS)}")

@@ -4,7 +4,8 @@
 first optimizer step has made Adam's moments, step 2 everything from then on: a set-up that decodes, scores and runs its
 backward pass in step 1 may still not have room for the moments.
 
-Activations are counted as in profiles/laws/rank_memory.py. What is above it comes from public reports:
+Activations are counted as in profiles/laws/rank_memory.py, those of Megatron by its own kernels. What is above it comes
+from public reports:
 
 - A GPU of 80 GB reports 79.1-79.6 GiB, one of 96 GB 94.99 GiB, one of 141 GB 139.8 GiB: `REPORTED` times its name.
 - Both sides off a GPU leave 7.45 GiB of it taken (vllm-project/vime issue 56): a trainer's context and communicators,
@@ -104,7 +105,7 @@ def _resident(setup: TrainerSetup, a: Architecture, share: RankShare, step: int)
 
 
 def mean_sample_tokens(setup: TrainerSetup) -> float:
-    """Mean tokens of a prompt and a response; not known, a quarter of the prompts' cap and a third of the responses'."""
+    """Mean tokens of a prompt and its response; where not known, a quarter of the one cap and a third of the other."""
     prompt = setup.mean_prompt_tokens or setup.max_prompt_tokens / 4
     return prompt + (setup.mean_response_tokens or setup.max_response_tokens / 3)
 
@@ -163,16 +164,26 @@ def _backward(setup: TrainerSetup, a: Architecture, share: RankShare) -> dict[st
 def _activations(setup: TrainerSetup, a: Architecture) -> tuple[float, float, float]:
     """(tokens on a rank, bytes of a token after the forward pass, at the worst moment of the backward pass)."""
     tokens = micro_batch_tokens(setup) / (setup.cp * setup.sp)
+    if setup.backend == "megatron":
+        layer, layer_input = _megatron_layer_bytes(a) / setup.tp, 2.0 * a.hidden / setup.tp
+        if setup.recompute == "full":
+            return tokens, a.layers * layer_input, a.layers * layer_input + 2 * layer
+        return tokens, a.layers * layer, (a.layers + 1) * layer
     token = token_bytes(a, setup.tp, 2)
     output = 2.0 * a.head_dim * a.heads / setup.tp
-    after, peak = held_by_layers(token, a.layers, setup.recompute, output)
-    if setup.backend == "megatron" and setup.tp > 1:  # its sequence parallelism divides inputs and norms too
-        if setup.recompute == "full":
-            inputs = token.layer_input * a.layers
-            return tokens, after - inputs + inputs / setup.tp, peak - inputs + inputs / setup.tp
-        norms = a.layers * token.norms * (1 - 1 / setup.tp)
-        return tokens, after - norms, peak - norms
-    return tokens, after, peak
+    return tokens, *held_by_layers(token, a.layers, setup.recompute, output)
+
+
+def _megatron_layer_bytes(a: Architecture) -> float:
+    """Bytes of a token that a layer of Megatron keeps for its backward pass, before tensor parallel ranks share it out:
+    with sequence parallelism they share all of it (Korthikanti et al., arXiv 2205.05198, 4.2).
+
+    In bf16: inputs and outputs of two norms; queries, keys, values and the output of attention; gate, up and their
+    product; of experts, the token's copies to and from those that it visits.
+    """
+    heads = a.head_dim * (2 * a.heads + 2 * a.kv_heads) if not a.latent_kv else 4 * a.head_dim * a.heads
+    width = a.active_experts * a.expert_intermediate + a.shared_intermediate if a.experts else a.intermediate
+    return 8.0 * a.hidden + 2.0 * heads + 6.0 * width + 4.0 * a.active_experts * a.hidden
 
 
 def _activations_text(setup: TrainerSetup, a: Architecture, tokens: float, each: float) -> str:

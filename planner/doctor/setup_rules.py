@@ -17,7 +17,7 @@ from ...plans.schema.levers import UpdateLayout
 from ...profiles.hardware import Gpu
 from ...profiles.laws.train_law import layout_faults
 from ..lengths.table_lengths import named_lengths
-from .setup_memory import capacity_bytes, engine_weight_bytes, memory_share
+from .setup_memory import capacity_bytes, engine_weight_bytes, mean_sample_tokens, memory_share
 
 Changes = Mapping[str, Any]
 """Attributes of a TrainerSetup and their new values."""
@@ -148,10 +148,10 @@ def engine_findings(setup: TrainerSetup, a: Architecture, gpu: Gpu) -> Iterator[
     room = memory_share(setup) * capacity_bytes(gpu) - engine_weight_bytes(setup, a) - 2e9
     ranks = min(setup.rollout_tp, 1 if a.latent_kv else a.kv_heads)
     tokens = max(0.0, room * ranks / (2.0 * a.kv_values_per_token))
-    each = setup.mean_response_tokens or setup.max_response_tokens / 2
+    each = mean_sample_tokens(setup)
     asked = math.ceil(setup.prompts * setup.samples / setup.engines)
     at_once = min(asked, setup.max_num_seqs or asked)
-    held = at_once * (setup.max_prompt_tokens / 2 + each)
+    held = at_once * each
     if 0 < tokens < held:
         yield DoctorFinding(
             "kv-cache",
@@ -162,8 +162,8 @@ def engine_findings(setup: TrainerSetup, a: Architecture, gpu: Gpu) -> Iterator[
                 f"{memory_share(setup):g} of {bytes_text(capacity_bytes(gpu))} less weights "
                 f"{bytes_text(engine_weight_bytes(setup, a))} and 2 GB, by "
                 f"{2 * a.kv_values_per_token / ranks / 1e3:.0f} kB a token",
-                f"{at_once} x ({setup.max_prompt_tokens} / 2 + {each:,.0f}) tokens"
-                + ("" if setup.mean_response_tokens else " (half of the cap; give --mean-response-tokens)"),
+                f"{at_once} x {each:,.0f} tokens, prompt and response"
+                + ("" if setup.mean_response_tokens else " (a third of the cap; give --mean-response-tokens)"),
             ),
             attributes=("memory_share", "max_num_seqs"),
         )
