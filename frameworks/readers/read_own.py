@@ -62,6 +62,7 @@ def setup_of_documents(job: Job, cluster: Cluster, source: str = "") -> TrainerS
         optimizer_bytes=8.0, chunked_logits=True, prompts=spec.prompts_per_step, samples=spec.samples_per_prompt,
         dynamic_sampling=job.algorithm.dynamic_sampling, max_prompt_tokens=spec.max_prompt_tokens,
         max_response_tokens=spec.max_response_tokens, engine="vllm", rollout_tp=job.search.tp[0],
+        weights_at="between" if colocated else "device", optimizer_at="between" if colocated else "device",
         memory_share=ENGINE_SHARE, engine_sleeps=colocated, engine_keeps_weights_on_host=False, keys=_KEYS,
         defaulted=("recompute", "memory_share"), left_aside=tuple(aside),
     )  # fmt: skip
