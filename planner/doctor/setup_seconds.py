@@ -40,12 +40,11 @@ from ..costs.reward_costs import AT_ONCE
 from ..lengths.table_lengths import copula_tokens
 from ..simulate.reference_round import RoundLengths, simulate_round
 
-Phase = Literal["generation", "old_logprobs", "reference", "update", "sync", "offload"]
-PHASES: tuple[Phase, ...] = ("generation", "old_logprobs", "reference", "update", "sync", "offload")
+StepPhase = Literal["generation", "old_logprobs", "reference", "update", "sync", "offload"]
 
-CPU_ADAM_S = 0.13e-9
-"""Seconds of one host for one parameter of an optimizer that steps there (ZeRO-Offload, arXiv 2101.06840, table 4:
-1.03 s for 8e9 parameters on a host of 2020)."""
+CPU_ADAM_S = 0.45e-9
+"""Seconds of one host for one parameter of an optimizer that steps there: 10 s for 72e9 parameters on four hosts
+(DeepSpeed#6834), 9.6 s for 107e9 on four (slime#1139)."""
 
 SEQUENCES = {True: 1024, False: 256}
 """Sequences that vLLM decodes at once where nobody says, by whether the GPU has 70 GB or more (vllm/engine/arg_utils.py)."""
@@ -85,13 +84,21 @@ class StepFacts:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Factors on the laws' seconds, by what a framework does them with, and the seconds of a step beside its phases."""
+    """What frameworks take over the laws.
+
+    Attributes:
+        decode: factor on generation.
+        megatron, sharded: on passes of Megatron's trainer, and of the others (FSDP, DeepSpeed).
+        scoring: a further one, on passes that only score.
+        load_bytes_per_s: rate at which each colocated GPU takes its share of an engine's weights, beside the transfer:
+            trainers gather, convert and hand over weights tensor by tensor.
+    """
 
     decode: float = 1.0
     megatron: float = 1.0
     sharded: float = 1.0
     scoring: float = 1.0
-    sync: float = 1.0
+    load_bytes_per_s: float = math.inf
 
     def trainer(self, setup: TrainerSetup) -> float:
         """On passes of this trainer: Megatron's, or those of the others (FSDP, DeepSpeed)."""
@@ -109,7 +116,7 @@ class SetupSeconds:
 
     Attributes:
         step_s: the sum of the phases; with steps ahead the longer of generation and the trainer's phases, and the sync.
-        phases_s: by `Phase`; those that the set-up has.
+        phases_s: by `StepPhase`; those that the set-up has.
         limits_s: by phase what the data sheet allows at best: bytes of weights and KV over bandwidth, operations over
             peak.
         error: relative, one standard deviation, of `step_s`.
@@ -148,14 +155,17 @@ def setup_seconds(
     entry = entry_by_law(profile, model, gpu, setup.rollout_tp, error)
     round_ = _generate(setup, facts, profile, entry, (model, gpu), prompt, seed, notes)
     trainer = _trainer(setup, facts, profile.train_law, (model, gpu), round_.lengths + prompt)
-    phases: dict[str, float] = {"generation": round_.seconds * overheads.decode}
+    phases: dict[StepPhase, float] = {"generation": round_.seconds * overheads.decode}
     if facts.old_logprobs if facts.old_logprobs is not None else SCORES_ITS_OWN.get(setup.framework, True):
         phases["old_logprobs"] = trainer.score_s() * overheads.trainer(setup) * overheads.scoring
     if setup.reference:
         phases["reference"] = trainer.score_s() * overheads.trainer(setup) * overheads.scoring
     phases["update"] = trainer.update_s(setup) * overheads.trainer(setup)
-    apart = entry.sync if setup.colocated or entry.sync_apart is None else entry.sync_apart
-    phases["sync"] = apart.p50 * overheads.sync
+    if setup.colocated or entry.sync_apart is None:
+        loaded = 2.0 * model.parameters / setup.rollout_tp
+        phases["sync"] = entry.sync.p50 + loaded / overheads.load_bytes_per_s
+    else:
+        phases["sync"] = entry.sync_apart.p50
     if moved := trainer.moves_s(setup) + _turns_s(setup, model, gpu):
         phases["offload"] = moved
     if setup.critic:
@@ -171,7 +181,7 @@ def setup_seconds(
     errors = {"generation": _decode_error(entry), "sync": 0.7, "offload": 0.35}
     law = math.hypot(law_error(profile.train_law, trainer.layout), error)
     off = math.hypot(*(errors.get(name, law) * seconds for name, seconds in phases.items())) / sum(phases.values())
-    return SetupSeconds(step_s, phases, limits, off, float(round_.lengths.mean()), tuple(notes))
+    return SetupSeconds(step_s, {**phases}, limits, off, float(round_.lengths.mean()), tuple(notes))
 
 
 def _decode_error(entry: Rollout) -> float:
@@ -231,12 +241,15 @@ def _generate(
     notes: list[str],
 ) -> _Round:
     """One round of the engines: its seconds, the lengths that are trained, and the seconds of its bytes."""
-    issued = max(setup.issued_prompts or setup.prompts, setup.prompts)
+    # Where generation runs ahead and responses go on under new weights, rounds decode side by side.
+    beside = 1 + setup.steps_ahead if setup.partial_rollout and not setup.colocated else 1
+    wanted = beside * setup.prompts
+    issued = beside * max(setup.issued_prompts or setup.prompts, setup.prompts)
     lengths = _lengths(setup, facts, issued, seed, notes)
     decode = _engines(setup, facts, profile, entry, of)
     most = setup.max_num_seqs or SEQUENCES[of[1].memory_bytes >= 70e9]
     machine = RaceRound(
-        [str(place) for place in range(issued)], setup.prompts, setup.samples, setup.samples, setup.max_response_tokens
+        [str(place) for place in range(issued)], wanted, setup.samples, setup.samples, setup.max_response_tokens
     )
     given = RoundLengths(
         natural=lambda key, name: int(lengths[int(name), key.sample]),
@@ -255,10 +268,11 @@ def _generate(
             read[a] = float(c)
 
     times = simulate_round(machine, given, decode, AT_ONCE, most, observe)
-    if setup.partial_rollout or setup.dynamic_sampling:
+    if (setup.partial_rollout and beside == 1) or setup.dynamic_sampling:
         notes.append("rounds are priced without samples that go on, or are drawn again, in the next one")
     trained = np.array([tokens for group in machine.outcome().trained for tokens in group.tokens], float)
-    return _Round(times.decode_end_s, trained, _bytes_s(setup, of, steps, read, entry.kv_bytes_per_token))
+    limit_s = _bytes_s(setup, of, steps, read, entry.kv_bytes_per_token) / beside
+    return _Round(times.decode_end_s / beside, trained[: setup.prompts * setup.samples], limit_s)
 
 
 def _bytes_s(
