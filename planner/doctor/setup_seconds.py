@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from ...plans.yaml.errors import InputError
 from ...profiles.hardware import GPUS, Gpu, gpu_of, hint_of
 from ...profiles.laws.rank_memory import ENGINE_RESERVE_BYTES, UTILISATION, rank_parameters
 from ...profiles.laws.train_error import law_error, parallel_factor
-from ...profiles.laws.train_law import BACKWARD, FILL, IMBALANCE, OPTIMIZER_BYTES, TrainPhysics
+from ...profiles.laws.train_law import BACKWARD, FILL, IMBALANCE, OPTIMIZER_BYTES, WEIGHT_BYTES, TrainPhysics
 from ...profiles.length_tables import shipped_table
 from ...profiles.library import GPU_NAMES, MODEL_NAMES, library_profile
 from ...profiles.library.scaled_profile import SCALED_ERROR, entry_by_law
@@ -40,15 +40,12 @@ from ..costs.reward_costs import AT_ONCE
 from ..lengths.table_lengths import copula_tokens
 from ..simulate.reference_round import RoundLengths, simulate_round
 
-Phase = Literal["generation", "old_logprobs", "reference", "update", "sync", "offload"]
-PHASES: tuple[Phase, ...] = ("generation", "old_logprobs", "reference", "update", "sync", "offload")
-
-CPU_ADAM_S = 0.13e-9
-"""Seconds of one host for one parameter of an optimizer that steps there (ZeRO-Offload, arXiv 2101.06840, table 4:
-1.03 s for 8e9 parameters on a host of 2020)."""
+CPU_ADAM_S = 0.45e-9
+"""Seconds of one host for one parameter of an optimizer that steps there: 10 s for 72e9 parameters on four hosts
+(DeepSpeed#6834), 9.6 s for 107e9 on four (slime#1139)."""
 
 SEQUENCES = {True: 1024, False: 256}
-"""Sequences that vLLM decodes at once where nobody says, by whether the GPU has 70 GB or more (vllm/engine/arg_utils.py)."""
+"""Sequences that vLLM decodes at once where nobody says, by whether the GPU has 70 GB or more (its arg_utils.py)."""
 
 SHARE = {"vllm": 0.9, "sglang": 0.85, "transformers": 0.9}
 """Of a GPU that an engine takes where nobody says."""
@@ -85,13 +82,21 @@ class StepFacts:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Factors on the laws' seconds, by what a framework does them with, and the seconds of a step beside its phases."""
+    """What frameworks take over the laws.
+
+    Attributes:
+        decode: factor on generation.
+        megatron, sharded: on passes of Megatron's trainer, and of the others (FSDP, DeepSpeed).
+        scoring: a further one, on passes that only score.
+        load_bytes_per_s: rate at which each colocated GPU takes its share of an engine's weights, beside the transfer:
+            trainers gather, convert and hand over weights tensor by tensor.
+    """
 
     decode: float = 1.0
     megatron: float = 1.0
     sharded: float = 1.0
     scoring: float = 1.0
-    sync: float = 1.0
+    load_bytes_per_s: float = math.inf
 
     def trainer(self, setup: TrainerSetup) -> float:
         """On passes of this trainer: Megatron's, or those of the others (FSDP, DeepSpeed)."""
@@ -99,7 +104,7 @@ class Overheads:
 
 
 NONE = Overheads()
-FITTED = Overheads()
+FITTED = Overheads(decode=1.09, megatron=0.861, sharded=1.025, scoring=0.97, load_bytes_per_s=2.25e9)
 """Found by `python -m benchmarks.ledger --fit` on the rows that it names."""
 
 
@@ -109,7 +114,7 @@ class SetupSeconds:
 
     Attributes:
         step_s: the sum of the phases; with steps ahead the longer of generation and the trainer's phases, and the sync.
-        phases_s: by `Phase`; those that the set-up has.
+        phases_s: those that the set-up has of generation, old_logprobs, reference, update, sync, offload.
         limits_s: by phase what the data sheet allows at best: bytes of weights and KV over bandwidth, operations over
             peak.
         error: relative, one standard deviation, of `step_s`.
@@ -138,7 +143,7 @@ def setup_seconds(
     error = SCALED_ERROR["experts" if model.experts else "dense"] * (1 + away) if away > 1e-3 else 0.0
     if profile.train_law.accelerator != gpu.name:
         error = math.hypot(error, UNLIKE_GPU_ERROR)
-        notes.append(f"no profile of {gpu.name} ships: data sheet's rates with factors of {profile.train_law.accelerator}")
+        notes.append(f"no profile of {gpu.name} ships: its data sheet, with factors of {profile.train_law.accelerator}")
     if error:
         notes.append(f"costs of {profile.train_law.model} scaled to {model.name} by the laws, {100 * error:.0f} % off")
     prompt = facts.prompt_tokens
@@ -154,19 +159,25 @@ def setup_seconds(
     if setup.reference:
         phases["reference"] = trainer.score_s() * overheads.trainer(setup) * overheads.scoring
     phases["update"] = trainer.update_s(setup) * overheads.trainer(setup)
-    apart = entry.sync if setup.colocated or entry.sync_apart is None else entry.sync_apart
-    phases["sync"] = apart.p50 * overheads.sync
-    if moved := trainer.moves_s(setup) + _turns_s(setup, model, gpu):
+    if setup.colocated or entry.sync_apart is None:
+        phases["sync"] = entry.sync.p50 + loaded_bytes(setup) / overheads.load_bytes_per_s
+    else:
+        phases["sync"] = entry.sync_apart.p50
+    if moved := trainer.moves_s(setup) + _turns_s(setup, gpu):
         phases["offload"] = moved
     if setup.critic:
         notes.append("the critic's passes are not priced")
+    if setup.lora_rank:
+        notes.append("LoRA is priced as training of all weights")
+    if setup.engine == "transformers":
+        notes.append("generation without an engine is priced as if vLLM did it")
     if setup.rollout_tp > setup.gpus_per_node:
         notes.append("an engine spans nodes: its sums are priced as inside one")
     ours = sum(seconds for name, seconds in phases.items() if name not in ("generation", "sync"))
     step_s = phases["generation"] + ours + phases["sync"]
     if setup.steps_ahead and not setup.colocated:
         step_s = max(phases["generation"], ours) + phases["sync"]
-        notes.append("generation runs ahead: the longer of both sides, each with a round of its own")
+        notes.append("generation runs ahead: a step is the longer of both sides, and the sync")
     limits = {"generation": round_.limit_s, **{name: trainer.limit_s(name) for name in phases if name in _PASSES}}
     errors = {"generation": _decode_error(entry), "sync": 0.7, "offload": 0.35}
     law = math.hypot(law_error(profile.train_law, trainer.layout), error)
@@ -174,17 +185,22 @@ def setup_seconds(
     return SetupSeconds(step_s, phases, limits, off, float(round_.lengths.mean()), tuple(notes))
 
 
+def loaded_bytes(setup: TrainerSetup) -> float:
+    """Bytes of the weights that a GPU of an engine takes at a sync."""
+    return WEIGHT_BYTES * _shape(setup).parameters / setup.rollout_tp
+
+
 def _decode_error(entry: Rollout) -> float:
     return entry.evidence["decode"].error if "decode" in entry.evidence else entry.error
 
 
-# -- the model, the GPU, and the profile whose laws price them ----------------------------------------------------------
+# -- the model, the GPU, and the profile whose laws price them ---------------------------------------------------------
 
 
 def _shape(setup: TrainerSetup) -> Architecture:
     named = named_model(setup.model)
     if named.architecture is None:
-        raise InputError(named.note or f"the shape of {setup.model} is not known")
+        raise InputError(named.unsure or f"the shape of {setup.model} is not known")
     return named.architecture
 
 
@@ -197,7 +213,7 @@ def _gpu(setup: TrainerSetup) -> Gpu:
 
 
 def _profile(model: Architecture, gpu: Gpu) -> Profile:
-    """The shipped profile nearest to the model, of its kind, on the GPU or on the one most like it by its data sheet."""
+    """The shipped profile nearest to the model, of its kind, on the GPU or on the one most like it by data sheet."""
 
     def unlike(name: str) -> float:
         other = GPUS[name]
@@ -208,10 +224,10 @@ def _profile(model: Architecture, gpu: Gpu) -> Profile:
     profiles = [library_profile(likest, name) for name in MODEL_NAMES]
     laws = [profile for profile in profiles if profile.train_law is not None]
     of_kind = [p for p in laws if p.train_law is not None and bool(p.train_law.shape.experts) == bool(model.experts)]
-    return min(of_kind, key=lambda p: abs(math.log((p.model_parameters or 1) / model.parameters)))
+    return min(of_kind or laws, key=lambda p: abs(math.log((p.model_parameters or 1) / model.parameters)))
 
 
-# -- generation ----------------------------------------------------------------------------------------------------------
+# -- generation --------------------------------------------------------------------------------------------------------
 
 
 class _Round(NamedTuple):
@@ -231,12 +247,15 @@ def _generate(
     notes: list[str],
 ) -> _Round:
     """One round of the engines: its seconds, the lengths that are trained, and the seconds of its bytes."""
-    issued = max(setup.issued_prompts or setup.prompts, setup.prompts)
+    # Where generation runs ahead and responses go on under new weights, rounds decode side by side.
+    beside = 1 + setup.steps_ahead if setup.partial_rollout and not setup.colocated else 1
+    wanted = beside * setup.prompts
+    issued = beside * max(setup.issued_prompts or setup.prompts, setup.prompts)
     lengths = _lengths(setup, facts, issued, seed, notes)
     decode = _engines(setup, facts, profile, entry, of)
     most = setup.max_num_seqs or SEQUENCES[of[1].memory_bytes >= 70e9]
     machine = RaceRound(
-        [str(place) for place in range(issued)], setup.prompts, setup.samples, setup.samples, setup.max_response_tokens
+        [str(place) for place in range(issued)], wanted, setup.samples, setup.samples, setup.max_response_tokens
     )
     given = RoundLengths(
         natural=lambda key, name: int(lengths[int(name), key.sample]),
@@ -255,10 +274,13 @@ def _generate(
             read[a] = float(c)
 
     times = simulate_round(machine, given, decode, AT_ONCE, most, observe)
-    if setup.partial_rollout or setup.dynamic_sampling:
+    if beside > 1:
+        notes.append(f"responses go on under new weights: {beside} rounds decode side by side")
+    if (setup.partial_rollout and beside == 1) or setup.dynamic_sampling:
         notes.append("rounds are priced without samples that go on, or are drawn again, in the next one")
     trained = np.array([tokens for group in machine.outcome().trained for tokens in group.tokens], float)
-    return _Round(times.decode_end_s, trained, _bytes_s(setup, of, steps, read, entry.kv_bytes_per_token))
+    limit_s = _bytes_s(setup, of, steps, read, entry.kv_bytes_per_token) / beside
+    return _Round(times.decode_end_s / beside, trained[::beside], limit_s)
 
 
 def _bytes_s(
@@ -273,7 +295,7 @@ def _bytes_s(
 
     def weights(sequences: int) -> float:
         touched = 1 - (1 - model.active_experts / model.experts) ** sequences if model.experts else 0.0
-        return 2.0 * (model.common_parameters + touched * model.expert_parameters)
+        return WEIGHT_BYTES * (model.common_parameters + touched * model.expert_parameters)
 
     bytes_read = {engine: kv_bytes * tokens for engine, tokens in read.items()}
     for (engine, sequences), count in steps.items():
@@ -281,9 +303,7 @@ def _bytes_s(
     return max(bytes_read.values()) / (setup.rollout_tp * gpu.memory_bytes_per_s)
 
 
-def _lengths(
-    setup: TrainerSetup, facts: StepFacts, issued: int, seed: int, notes: list[str]
-) -> NDArray[np.float64]:
+def _lengths(setup: TrainerSetup, facts: StepFacts, issued: int, seed: int, notes: list[str]) -> NDArray[np.float64]:
     """Lengths of all issued samples, (prompts, samples): the table's, times what makes their mean the set-up's."""
     table, cap = shipped_table(facts.lengths), setup.max_response_tokens
     cdf = [(float(tokens), share) for tokens, share in table.quantiles]
@@ -291,12 +311,17 @@ def _lengths(
     mean = setup.mean_response_tokens
     if mean is None:
         notes.append(f"lengths as in the table {facts.lengths}, assumed")
-        return np.ceil(np.minimum(drawn, cap))
+        return _capped(drawn, cap)
     low, high = 1e-3, 1e4
     for _ in range(60):  # the capped mean grows with the factor
         factor = math.sqrt(low * high)
         low, high = (factor, high) if np.minimum(factor * drawn, cap).mean() < mean else (low, factor)
-    return np.ceil(np.minimum(factor * drawn, cap))
+    return _capped(factor * drawn, cap)
+
+
+def _capped(tokens: NDArray[np.float64], cap: int) -> NDArray[np.float64]:
+    whole: NDArray[np.float64] = np.clip(np.ceil(tokens), 1, cap)
+    return whole
 
 
 def _engines(
@@ -309,8 +334,9 @@ def _engines(
     more = (share - UTILISATION) * gpu.memory_bytes * ranks / (2.0 * model.kv_values_per_token)
     room = max(setup.max_prompt_tokens + setup.max_response_tokens, round(entry.kv_capacity_tokens + more))
     priced = profile.model_copy(update={"rollout": (entry,), "checks": ()})
-    cost = decode_cost(priced, entry, setup.engines)
-    cost = replace(cost, key=EngineLayout(setup.rollout_tp, setup.engines), kv_capacity_tokens=room)
+    engines = setup.engines * setup.rollout_dp  # ranks whose attention is data parallel have sequences of their own
+    cost = decode_cost(priced, entry, engines)
+    cost = replace(cost, key=EngineLayout(setup.rollout_tp, engines), kv_capacity_tokens=room)
     if facts.host_overlaps:
         return cost
     counts = [count for count, _ in cost.curve]
@@ -318,18 +344,17 @@ def _engines(
     return replace(cost, curve=curve, host=(0.0, 0.0))
 
 
-def _turns_s(setup: TrainerSetup, model: Architecture, gpu: Gpu) -> float:
-    """Seconds in which colocated engines sleep and wake: memory is mapped, and weights kept on the host cross its link."""
+def _turns_s(setup: TrainerSetup, gpu: Gpu) -> float:
+    """Seconds in which colocated engines sleep and wake: memory is mapped, weights kept on the host cross its link."""
     if not (setup.colocated and setup.engine_sleeps):
         return 0.0
-    weights = 2.0 * model.parameters / setup.rollout_tp
     share = SHARE[setup.engine] if setup.memory_share is None else setup.memory_share
     mapped = 2 * (share * gpu.memory_bytes - ENGINE_RESERVE_BYTES) / MAP_BYTES_PER_S
-    crossed = 2 * weights / gpu.host_copy_bytes_per_s if setup.engine_keeps_weights_on_host else 0.0
+    crossed = 2 * loaded_bytes(setup) / gpu.host_copy_bytes_per_s if setup.engine_keeps_weights_on_host else 0.0
     return mapped + crossed
 
 
-# -- the trainer ---------------------------------------------------------------------------------------------------------
+# -- the trainer -------------------------------------------------------------------------------------------------------
 
 _PASSES = {"old_logprobs": 1.0, "reference": 1.0, "update": 1.0 + BACKWARD}
 
@@ -379,7 +404,8 @@ class _Trainer:
             micro -= self._gathered_s(1.0)
             step += self._gathered_s(6 / 8)
         if setup.optimizer_at == "host":
-            shard, nodes = rank_parameters(physics.architecture, layout), max(1, setup.train_gpus // setup.gpus_per_node)
+            shard = rank_parameters(physics.architecture, layout)
+            nodes = max(1, setup.train_gpus // setup.gpus_per_node)
             crossed = 6 * shard / physics.gpu.host_copy_bytes_per_s
             step += CPU_ADAM_S * physics.architecture.parameters / nodes + crossed
             step -= shard * OPTIMIZER_BYTES / physics.gpu.memory_bytes_per_s
@@ -387,7 +413,7 @@ class _Trainer:
         return work + self.steps * step
 
     def _gathered_s(self, share: float) -> float:
-        """Seconds to move a share of what FSDP moves of a rank's weights in a micro-batch, as far as it is not hidden."""
+        """Seconds to move a share of what FSDP moves of a rank's weights in a micro-batch, where not hidden."""
         moved = self.physics.micro_batch_s(self.layout) - replace(
             self.physics, factors={**self.physics.factors, "gather": 0.0}
         ).micro_batch_s(self.layout)
