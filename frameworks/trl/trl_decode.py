@@ -1,9 +1,9 @@
 """Engines that a TRL trainer has, as what rounds need of one: requests that come, end and are aborted between steps.
 
 A GRPOTrainer decodes by vLLM in its own process (`vllm_mode="colocate"`), or by the model that it trains. TRL hands
-either a whole batch and waits for its last response; a round must stop requests while others go on. `VllmEngine` drives
-the trainer's vLLM request by request. `TransformersEngine` decodes with the trainer's model: rows join a batch when they
-are issued, and leave it, with their KV cache, when they end or are aborted.
+either a whole batch and waits for its last response; a round must stop requests while others go on. `VllmEngine`
+drives the trainer's vLLM request by request. `TransformersEngine` decodes with the trainer's model: rows join a batch
+when they are issued, and leave it, with their KV cache, when they end or are aborted.
 
 Invariants:
 - a token is drawn by its sample's seed and its own place, and not by a generator that samples share: what a sample
@@ -272,7 +272,7 @@ class TransformersEngine:
         columns = max(map(len, texts))
         ids = torch.tensor([[0] * (columns - len(text)) + text for text in texts], device=self._mask.device)
         mask = torch.tensor([[0] * (columns - len(text)) + [1] * len(text) for text in texts], device=ids.device)
-        cache = DynamicCache(config=self._model.config)
+        cache: Any = DynamicCache(config=self._model.config)
         if odd := sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer}):
             raise InputError(f"the model has layers of kind {', '.join(odd)}; decode by vLLM instead: use_vllm=True")
         logits = self._forward(ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
@@ -296,7 +296,12 @@ class TransformersEngine:
 
     def _forward(self, ids: Tensor, mask: Tensor, places: Tensor, cache: Any) -> Tensor:
         logits: Tensor = self._model(
-            input_ids=ids, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=True, logits_to_keep=1
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=places,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
         ).logits
         return logits[:, -1].float()
 
@@ -385,7 +390,9 @@ class VllmEngine:
             del self._ids[sample.key]
             done = output.outputs[0]
             sample.response += done.token_ids
-            sample.logprobs += [place[token].logprob for token, place in zip(done.token_ids, done.logprobs, strict=True)]
+            sample.logprobs += [
+                place[token].logprob for token, place in zip(done.token_ids, done.logprobs, strict=True)
+            ]
             sample.truncated = done.finish_reason == "length"
             ended.append(sample)
         return ended

@@ -32,11 +32,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
-from trl import GRPOTrainer
-from trl.models import unwrap_model_for_generation
+from trl.models.utils import unwrap_model_for_generation
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ...plans.yaml.errors import InputError
 from ...rounds.machines.events import SampleKey
@@ -72,7 +71,9 @@ def plan_trainer(trainer: GRPOTrainer, plan: str | Path) -> PlannedTraining:
     Raises InputError if the plan cannot be read or is of another size than the trainer's steps, or if the trainer is
     set up in a way in which rounds cannot run, or would not be unbiased.
     """
-    args = trainer.args
+    if not isinstance(trainer, GRPOTrainer):
+        raise InputError(f"{plan}: a {type(trainer).__name__} is no GRPOTrainer")
+    args: Any = trainer.args
     planned = planned_rounds(
         plan,
         prompts_per_step=args.generation_batch_size // args.num_generations,
@@ -88,7 +89,6 @@ def plan_trainer(trainer: GRPOTrainer, plan: str | Path) -> PlannedTraining:
 def _misfits(trainer: Any, planned: PlannedRounds) -> Iterator[tuple[bool, str]]:
     """Each way in which a trainer may not fit, whether it holds, and what to do."""
     args, spec = trainer.args, planned.spec
-    yield not isinstance(trainer, GRPOTrainer), f"a {type(trainer).__name__} is no GRPOTrainer"
     yield trainer.rollout_func is not None, "the trainer has a rollout_func already; build it without one"
     yield (
         bool(trainer.tools or trainer.environment_factories) or trainer._is_vlm,
@@ -96,7 +96,7 @@ def _misfits(trainer: Any, planned: PlannedRounds) -> Iterator[tuple[bool, str]]
     )
     yield (
         args.num_iterations != 1 or args.steps_per_generation != args.gradient_accumulation_steps,
-        "a round is one optimizer step: leave num_iterations at 1, steps_per_generation and generation_batch_size unset",
+        "a round is one optimizer step: leave num_iterations, steps_per_generation and generation_batch_size unset",
     )
     prompts = trainer.train_dataset
     indexed = hasattr(prompts, "__getitem__") and hasattr(prompts, "__len__")
@@ -131,8 +131,8 @@ def _misfits(trainer: Any, planned: PlannedRounds) -> Iterator[tuple[bool, str]]
     # of a long round less.
     yield (
         trainer.loss_type not in TOKEN_LOSSES + SAMPLE_LOSSES,
-        f'loss_type "{trainer.loss_type}" divides by what its own batch holds, so that a token of a long round would weigh '
-        f'less; set loss_type="dr_grpo" (a constant for all tokens), or one of {", ".join((*SAMPLE_LOSSES, "luspo"))}',
+        f'loss_type "{trainer.loss_type}" divides by the tokens of its own batch: a token of a long round would weigh '
+        f'less. Set loss_type="dr_grpo" (a constant for all tokens), or one of {", ".join((*SAMPLE_LOSSES, "luspo"))}',
     )
     yield trainer.scale_rewards == "batch", 'scale_rewards "batch" differs by kind of round; set "group" or "none"'
     yield (
@@ -224,16 +224,17 @@ class PlannedTraining:
     def __init__(self, trainer: GRPOTrainer, planned: PlannedRounds) -> None:
         self.planned = planned
         self._trainer: Any = trainer
+        args: Any = trainer.args
         self._data: Any = trainer.train_dataset
         digits = len(str(len(self._data) - 1))
         self._rows = {f"{index:0{digits}d}": index for index in range(len(self._data))}
-        self.schedule = Schedule(planned.spec, list(self._rows), trainer.args.seed)
+        self.schedule = Schedule(planned.spec, list(self._rows), args.seed)
         self._trained_samples = self._trained_tokens = 0
         self._ready: dict[str, Any] | None = None
         self._trainer.train_dataset = LateRows(len(self._data), self._decode_rows)
         self._trainer.rollout_func = self._rollout
         if trainer.loss_type == "dr_grpo":
-            self._trainer.max_completion_length = planned.loss.tokens / trainer.args.generation_batch_size
+            self._trainer.max_completion_length = planned.loss.tokens / args.generation_batch_size
         trainer.add_callback(PlannedRoundsState(self))
 
     def row_of(self, prompt: str) -> dict[str, Any]:
@@ -303,7 +304,7 @@ class PlannedTraining:
         rows = {prompt: self.row_of(prompt) for prompt, _ in places[mine]}
         return [dict(rows[prompt]) for prompt, _ in places[mine]]
 
-    def _rollout(self, prompts: list[Any], trainer: GRPOTrainer) -> dict[str, Any]:
+    def _rollout(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """TRL's `rollout_func`: the tokens of the round that has just run; in evaluation, those of these prompts."""
         if trainer.model.training:
             assert self._ready is not None and len(self._ready["prompt_ids"]) == len(prompts)
@@ -311,7 +312,9 @@ class PlannedTraining:
             return ready
         step, rank = trainer.state.global_step, trainer.accelerator.process_index
         samples = [
-            PlannedSample(SampleKey(place, 0), text, RoundSeeds(trainer.args.seed, lambda _: step, step).of("", rank, place))
+            PlannedSample(
+                SampleKey(place, 0), text, RoundSeeds(trainer.args.seed, lambda _: step, step).of("", rank, place)
+            )
             for place, text in enumerate(self._tokens(prompts))
         ]
         with self._engine(shared=False) as engine:
@@ -386,11 +389,13 @@ class PlannedTraining:
         try:
             self.schedule.restore(json.loads(state["rounds"]))
         except ValueError as error:
-            raise InputError(f"the checkpoint's rounds: {error}; resume with the data set that it was trained on") from None
+            raise InputError(
+                f"the checkpoint's rounds: {error}; resume with the data set that it was trained on"
+            ) from None
         self._trained_samples, self._trained_tokens = int(state["trained_samples"]), int(state["trained_tokens"])
 
 
-class PlannedRoundsState(TrainerCallback, ExportableState):  # type: ignore[misc]
+class PlannedRoundsState(TrainerCallback, ExportableState):
     """Keeps the deferred prompts in a checkpoint's `trainer_state.json`, and takes them from there."""
 
     def __init__(self, planned: PlannedTraining) -> None:
@@ -403,13 +408,14 @@ class PlannedRoundsState(TrainerCallback, ExportableState):  # type: ignore[misc
         kept = state.stateful_callbacks.get(type(self).__name__)
         if kept is None:
             raise InputError(
-                f"the checkpoint of step {state.global_step} was written without a plan, and has no rounds to go on with; "
-                "begin a new run from its weights"
+                f"the checkpoint of step {state.global_step} was written without a plan, and has no rounds "
+                "to go on with; begin a new run from its weights"
             )
         self._planned.restore(kept["attributes"])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if waiting := len(self._planned.schedule.deferred):
             log.warning(
-                "rounds: %d deferred prompts wait for a long round that did not come; the checkpoint keeps them", waiting
+                "rounds: %d deferred prompts wait for a long round that did not come; the checkpoint keeps them",
+                waiting,
             )
