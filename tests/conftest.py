@@ -13,6 +13,7 @@ from hypothesis import settings
 
 # Tests of what the planner alone is installed without.
 collect_ignore = [] if importlib.util.find_spec("vllm") else ["benchmarks", "executor", "profiles/measure"]
+collect_ignore += [] if importlib.util.find_spec("trl") else ["frameworks/trl"]
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("search", derandomize=False, deadline=None, print_blob=True)
