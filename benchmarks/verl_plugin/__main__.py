@@ -42,7 +42,7 @@ from ..entry import as_json_option, run, tell
 from .cpu_trainer import CAP, PROMPTS, ROWS, SAMPLES, STEPS, TRAINED
 
 PLAN = Path(__file__).parents[2] / "tests" / "corpus" / "recorded" / "exact" / "plan.yaml"
-CUTOFF, SHORT, QUEUE = 32, 13, 12
+CUTOFF, SHORT, QUEUE = 48, 13, 12
 
 
 def write_folder(folder: Path) -> None:
@@ -81,7 +81,7 @@ def write_folder(folder: Path) -> None:
     tokenizer.save_pretrained(folder / "model")
     LlamaConfig(
         vocab_size=len(words), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        eos_token_id=11, pad_token_id=13, bos_token_id=None,
+        eos_token_id=11, pad_token_id=13, bos_token_id=None, architectures=["LlamaForCausalLM"],
     ).save_pretrained(folder / "model")  # fmt: skip
 
 

@@ -23,7 +23,6 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from ...plans.yaml.errors import InputError
 from ...rounds.machines.round import Round
 from .verl_rounds import STATE, TrainedData, VerlRounds, divide_by_constants, name_parts, plan_of
-from .verl_workers import CutoffClient
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +73,10 @@ class PlannedTrainer(PPOTrainerSync):  # type: ignore[misc]
         self.rounds = VerlRounds(self.planned, len(self.train_dataset), 1 if seed is None else int(seed))
         self.replay_buffer.run_rounds = self._run_rounds
 
-    def get_llm_client(self) -> CutoffClient:
+    def get_llm_client(self) -> Any:
         """The client that verl's workers ask servers by."""
+        from .verl_workers import CutoffClient  # where a worker imports that module first, it leads here
+
         return self.llm_server_manager.get_client(client_cls=CutoffClient)
 
     # -- a step --------------------------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ class CutoffClient(LLMServerClient):  # type: ignore[misc]
         except Exception as error:
             if not _is_dead(error) and "EngineDead" not in type(error).__name__:
                 raise
-            logger.warning("rlplan: server %s is gone, and is asked no more: %s", limits.server, error)
+            logger.warning("rlplan: server %s is gone (%s), and is asked no more", limits.server, type(error).__name__)
             await self._load_balancer.remove_servers.remote([limits.server])
             raise EngineGone(f"server {limits.server} died") from error
         if output.stop_reason == "aborted":
