@@ -9,7 +9,7 @@ workers of agent loops are killed in the middle of rounds, and the whole trainer
 
 `lost`, `double`: rows that were trained less, or more, often than the epochs that the schedule has closed ask for, by
 what the queue held for the updates; an update that a kill undid does not count. `length_ratio`: mean length of trained
-responses over that of plain draws for the same rows (known, since the fake server draws them); `length_ratio_error`: its
+responses over that of plain draws for the same rows (known: the fake server draws them); `length_ratio_error`: its
 standard error; `short_rounds_ratio`: of short rounds alone, which is what training without the deferred ones would be.
 `deferred_kept`: each life began with the prompts that its checkpoint had deferred.
 

@@ -34,7 +34,7 @@ def configuration(folder: Path, steps: int) -> Any:
 
     rollout = "actor_rollout_ref.rollout"
     with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose(
+        return compose(
             "ppo_trainer",
             [
                 "trainer.v1.trainer_mode=rlplan",
@@ -72,7 +72,6 @@ def configuration(folder: Path, steps: int) -> Any:
                 "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
             ],
         )
-    return config
 
 
 class Worker:

@@ -203,7 +203,7 @@ class VerlRounds:
     def _drain_in_time(self, steps_left: int) -> None:
         schedule = self.schedule
         if schedule.draining and not schedule.deferred:
-            schedule.restore(schedule.state())  # the queue was trained early: fresh prompts fill the steps that are left
+            schedule.restore(schedule.state())  # drained early: fresh prompts fill the steps that are left
         if schedule.deferred and steps_left <= schedule.rounds_owed:
             schedule.drain()
 

@@ -53,14 +53,14 @@ class RoundBuffer(ReplayBuffer):  # type: ignore[misc]
 
 @register_trainer("rlplan")
 class PlannedTrainer(PPOTrainerSync):  # type: ignore[misc]
-    """Trains the rounds of the plan at `trainer.v1.rlplan.plan`. Raises InputError if the configuration does not fit."""
+    """Trains rounds of the plan at `trainer.v1.rlplan.plan`. Raises InputError if the configuration does not fit."""
 
     def __init__(self, config: DictConfig) -> None:
         with open_dict(config):
             self.planned = plan_of(config)
             name_parts(config)
             if changed := divide_by_constants(config, self.planned):
-                logger.warning("rlplan: loss_agg_mode divides by what a round holds; it is set to constants: %s", changed)
+                logger.warning("rlplan: the loss divided by what a round holds; it is set to constants: %s", changed)
         super().__init__(config)
         # By this name verl would save and issue again what its queue holds; ours is empty between steps.
         self.trainer_mode = "sync"

@@ -89,14 +89,12 @@ class CutoffClient(LLMServerClient):  # type: ignore[misc]
         """The whole response, in one request or in two. Raises EngineGone if the server died."""
         limits = _LIMITS.get()
         if limits is None:
-            return await super().generate(
-                request_id, prompt_ids=prompt_ids, sampling_params=sampling_params, **kwargs
-            )
+            return await super().generate(request_id, prompt_ids=prompt_ids, sampling_params=sampling_params, **kwargs)
         prompt_ids, whole = list(prompt_ids), None
         for end in (limits.cutoff_tokens, limits.max_tokens):
             if end is None:
                 continue
-            before = list(whole.token_ids) if whole else []
+            before: list[int] = list(whole.token_ids) if whole else []
             asked = {**sampling_params, "max_tokens": end - len(before)}
             part = await self._request(limits, request_id, prompt_ids + before, asked, kwargs)
             whole = part if whole is None else _joined(whole, part)
@@ -257,7 +255,8 @@ class PlannedManager(AgentLoopManagerTQ):  # type: ignore[misc]
         self.agent_loop_workers = [self._start_worker(place) for place in range(self.rollout_config.agent.num_workers)]
 
     def _start_worker(self, place: int) -> Any:
-        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+        every = ray.nodes()  # type: ignore[no-untyped-call]
+        nodes = [node["NodeID"] for node in every if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
         near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(nodes[place % len(nodes)], soft=True)
         options = {
             "name": f"rlplan_worker_{place}_{uuid4().hex[:8]}",
@@ -282,7 +281,8 @@ class PlannedManager(AgentLoopManagerTQ):  # type: ignore[misc]
     async def _run(
         self, machine: Round, uid: Callable[[str, int], str], row: Callable[[str], dict[str, Any]]
     ) -> dict[SampleKey, DecodedSample[float | None]]:
-        self.restarts, running = 0, set()
+        self.restarts = 0
+        running: set[asyncio.Task[Any]] = set()
 
         async def decode(
             issue: Issue, before: DecodedSample[float | None] | None, max_tokens: int
@@ -290,7 +290,7 @@ class PlannedManager(AgentLoopManagerTQ):  # type: ignore[misc]
             place = issue.key.draw % len(self.agent_loop_workers)
             worker, draw = self.agent_loop_workers[place], uid(issue.prompt, issue.key.draw)
             name = f"{draw}_{issue.key.sample}"
-            running.add(asyncio.current_task())
+            running.add(asyncio.current_task())  # type: ignore[arg-type]
             try:
                 if before is None:
                     cutoff, drops = issue.cutoff_tokens, issue.max_tokens < machine.max_tokens
@@ -329,4 +329,3 @@ class PlannedManager(AgentLoopManagerTQ):  # type: ignore[misc]
         with suppress(Exception):
             ray.kill(worker)
         self.agent_loop_workers[place] = self._start_worker(place)
-
