@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 MOST_RESTARTS = 8
 """Of workers, in one round; after that something kills them, and the round's prompts fail."""
 
+MOST_STOPPED = 65536
+"""Names of samples that a worker keeps to refuse them, should their start come late."""
+
 
 @dataclass(slots=True)
 class Limits:
@@ -214,6 +217,8 @@ class PlannedWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class.__ray_acto
     async def stop(self, name: str) -> None:
         """Abort a sample; returns once its request has ended and none of its data are on their way."""
         if name not in self._samples:
+            if len(self._stopped) > MOST_STOPPED:
+                self._stopped.clear()  # they had ended before
             self._stopped.add(name)
             return
         task, limits = self._samples.pop(name)
