@@ -1,0 +1,103 @@
+"""A server that speaks the protocol of verl's LLM servers and has no engine, and the lengths that it draws.
+
+`generate` takes and returns what verl's vLLM server does (`max_tokens` of a request, no word on why a response ended),
+its waits are in proportion to the tokens, and a request that is cancelled ends. A response's length has a distribution
+that its row alone gives; a request that goes on from an earlier one's tokens draws from the rest of it, so the length
+of a sample has the same distribution in one request as in two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from statistics import NormalDist
+from typing import Any
+
+import ray
+from verl.workers.rollout.llm_server import LLMServerManager
+from verl.workers.rollout.replica import TokenOutput
+
+SIGMA = 0.9
+WORD, END = 12, 11
+"""The token of which responses consist, and the one that ends them. Tokens 0-9 are the digits of a row, 10 ends it."""
+
+TOKEN_S = 0.0004
+
+
+def spread(row: int) -> float:
+    """The logarithm of the median length of a row's responses, in tokens."""
+    return math.log(14) + 0.6 * math.sin(row * 12.9898)
+
+
+def expected_tokens(row: int, cap: int) -> float:
+    """The mean length of a row's responses, which are cut at `cap`."""
+    normal, mu = NormalDist(), spread(row)
+    # A length is 1 + floor(lognormal), so it is at least k + 1 with the probability that the lognormal is k or more.
+    return 1.0 + sum(1.0 - normal.cdf((math.log(k) - mu) / SIGMA) for k in range(1, cap))
+
+
+@ray.remote
+class FakeServer:
+    """Counts its open requests, and those that were cancelled."""
+
+    def __init__(self, seed: int) -> None:
+        self._random, self.open, self.cancelled, self.answered = random.Random(seed), 0, 0, 0
+
+    async def generate(
+        self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **ignored: Any
+    ) -> TokenOutput:
+        done = len(prompt_ids) - 1 - max(place for place, token in enumerate(prompt_ids) if token == 10)
+        row = int("".join(map(str, prompt_ids[: len(prompt_ids) - 1 - done])))
+        length = 0
+        while length <= done:
+            length = 1 + int(math.exp(self._random.gauss(spread(row), SIGMA)))
+        tokens = min(length - done, sampling_params["max_tokens"])
+        self.open += 1
+        try:
+            await asyncio.sleep(tokens * TOKEN_S)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.open -= 1
+        self.answered += 1
+        ids = [WORD] * tokens
+        if done + tokens == length:
+            ids[-1] = END
+        return TokenOutput(token_ids=ids, stop_reason="completed", extra_fields={"global_steps": 0})
+
+    async def counts(self) -> dict[str, int]:
+        return {"open": self.open, "cancelled": self.cancelled, "answered": self.answered}
+
+
+class FakeReplica:
+    """A replica of one such server, as verl's manager starts and registers it."""
+
+    def __init__(self, replica_rank: int, **ignored: Any) -> None:
+        self.replica_rank = replica_rank
+
+    async def init_standalone(self) -> None:
+        self._server_address = f"fake:{self.replica_rank}"
+        self._server_handle = FakeServer.options(num_cpus=0, max_concurrency=4096).remote(self.replica_rank)
+
+
+class FakeServerManager(LLMServerManager):  # type: ignore[misc]
+    """verl's manager of servers, with its real load balancer; `kill` ends a server, another takes its place."""
+
+    rollout_replica_class = FakeReplica
+
+    async def _kill(self, place: int) -> None:
+        ray.kill(self.server_handles[place])
+        replica = FakeReplica(1000 + random.randrange(10**9))
+        await replica.init_standalone()
+        self.server_handles[place] = replica._server_handle
+        await self.global_load_balancer.add_servers.remote({replica._server_address: replica._server_handle})
+
+    def kill(self, place: int) -> None:
+        asyncio.run(self._kill(place))
+
+    def counts(self) -> dict[str, int]:
+        """The sums of what the servers that live have counted."""
+        each = ray.get([server.counts.remote() for server in self.server_handles])
+        return {name: sum(counts[name] for counts in each) for name in each[0]}
