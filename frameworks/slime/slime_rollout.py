@@ -307,8 +307,8 @@ def _rounds_of(args: Any) -> PlannedRounds:
         raise InputError(f"{clash}; leave it out, or use the framework's own rollout function")
     if args.calculate_per_token_loss and planned.spec.mode != "sync":
         logger.warning(
-            "--calculate-per-token-loss divides by a step's own tokens: tokens of a long round weigh less than those of "
-            "a short one; leave it out, or set --custom-pg-loss-reducer-function-path %s.planned_token_mean",
+            "--calculate-per-token-loss divides by a step's own tokens: tokens of a long round weigh less than "
+            "those of a short one; leave it out, or set --custom-pg-loss-reducer-function-path %s.planned_token_mean",
             __name__,
         )
     return planned
