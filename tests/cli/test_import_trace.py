@@ -63,7 +63,7 @@ def test_tune_learns_of_an_imported_run_what_the_run_itself_says(plain):
     assert trace["missing"] == ["seconds of rewards (part of the rollout or the rest)"]
 
 
-def test_a_log_alone_is_a_run_for_report_and_says_what_it_lacks(plain):
+def test_a_log_alone_is_a_run_for_report(plain):
     log = FILES / "verl_console.log"
     said = printed("import-trace", log, "--plan", plain / "plan.yaml", "--run", plain / "verl")
     assert "not in it: each response's length, median length" in said
