@@ -72,6 +72,13 @@ lengths: Response lengths: tables that ship, and traces imported from a table of
   From a log of your own | rlplan lengths import log.csv --column prompt=prompt_id --column tokens=response_tokens \
 --cap 16384 -o lengths.jsonl
 
+import-trace: Logs and dumps of verl, slime and TRL as a length trace, and as a run that report and tune read.
+  see: lengths, report, tune
+  What is in a log, and what is not | rlplan import-trace verl.log
+  A run of verl beside a plan | rlplan import-trace verl.log --plan plan.yaml --run runs/verl
+  slime's dumps as lengths to solve with | rlplan import-trace dumps/ --lengths lengths.jsonl
+  Both: steps of the log, lengths of the dumps | rlplan import-trace slime.log dumps/ --plan plan.yaml --run runs/slime
+
 rewards: Try and audit a job's reward; reward seconds that ship, or of your own.
   exits: 0 done, 1 try: the row is refused, or scoring failed; audit: a row fails
   see: profile, solve, check
@@ -224,8 +231,9 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        module = importlib.import_module(f".{name}", __package__)
-        command: click.Command = getattr(module, f"{name}_command")
+        word = name.replace("-", "_")
+        module = importlib.import_module(f".{word}", __package__)
+        command: click.Command = getattr(module, f"{word}_command")
         return with_manual(command)
 
     def resolve_command(

@@ -86,8 +86,8 @@ def _measured(run: Run, baseline: Run | None) -> dict[str, Any]:
         "rewards": [step.reward_mean for step in steps],
         "trained_mean_tokens": sum(s.trained_tokens for s in steps) / max(1, sum(s.trained_samples for s in steps)),
         "cut_share": _cut_share(run),
-        "max_over_median_tokens": statistics.median(s.max_tokens / max(1, s.median_tokens) for s in steps),
-        "decoded_tokens": sum(s.decoded_tokens for s in steps),
+        "max_over_median_tokens": _max_over_median(steps),
+        "decoded_tokens": sum(math.nan if s.decoded_tokens is None else s.decoded_tokens for s in steps),
         "on_policy_violations": sum(s.on_policy_violations for s in steps),
         "conservation_violations": sum(len(s.conservation_violations) for s in steps),
         "checksum_mismatches": sum(s.checksum_mismatches for s in steps),
@@ -118,6 +118,12 @@ def _measured(run: Run, baseline: Run | None) -> dict[str, Any]:
         result["length_ks"] = ks_distance(run.trained_tokens, baseline.trained_tokens)
         result["speedup"] = _quotient(baseline.means.seconds_per_sample, means.seconds_per_sample)
     return result
+
+
+def _max_over_median(steps: Sequence[Step]) -> float:
+    """The longest response of a step over its median one, median of the steps that say both; NaN if none does."""
+    known = [(s.max_tokens, s.median_tokens) for s in steps if s.max_tokens is not None and s.median_tokens is not None]
+    return statistics.median(longest / max(1, middle) for longest, middle in known) if known else math.nan
 
 
 def _cut_share(run: Run) -> float:

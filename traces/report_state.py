@@ -38,6 +38,9 @@ def run_state(
         progress = "no step was finished" + (f" of {wanted}" if wanted is not None else "")
     longest_s = max((float(step.total_s) for step in steps), default=None)
     result: dict[str, Any] = {"steps_wanted": wanted, "longest_step_s": longest_s, "written_at": None, "quiet_s": None}
+    source = next((event["imported"] for event in events if isinstance(event.get("imported"), str)), None)
+    if source is not None:
+        return {"state": "finished", "state_text": f"imported from {source}: {progress}", **result}
     if last is not None and last["event"] == "end":
         if last.get("finished"):
             return {"state": "finished", "state_text": f"finished: {progress}", **result}

@@ -30,7 +30,8 @@ Number = int | float  # also NaN: so are the rewards and metrics of a run that d
 class Step(Struct, kw_only=True):
     """One update, as the executor writes it and readers take it. Times in seconds, lengths in tokens.
 
-    `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; `timeouts`
+    `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding (lengths that an
+    imported run's source does not say are None); `timeouts`
     are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
     reward function came to no value for, by outcome; `epochs` are those that issued the round's prompts; `weights_way`
     is how weights went to the engines, `weights_slots` where they lay for them, and `weights_bytes` their size;
@@ -52,9 +53,9 @@ class Step(Struct, kw_only=True):
     trained_samples: Amount
     trained_tokens: Amount
     reward_mean: Number
-    max_tokens: Amount
-    median_tokens: Amount
-    decoded_tokens: Amount
+    max_tokens: Amount | None = None
+    median_tokens: Amount | None = None
+    decoded_tokens: Amount | None = None
     deferred: Count
     prompts: dict[str, int] = field(default_factory=dict)
     samples: dict[str, Count] | None = None

@@ -334,7 +334,8 @@ def _tail_and_waste(detail: dict[str, Any]) -> list[str]:
         if value is not None
     ]
     lines = [
-        f"  the longest response of a step is {detail['max_over_median_tokens']:.1f} times the median one"
+        f"  the longest response of a step is {_figure(detail['max_over_median_tokens'], '{:.1f}'.format)} times the "
+        "median one"
         + (f"; tail of the rollout, with fewer than a quarter of its sequences: {', '.join(tails)}" if tails else "")
     ]
     waste = detail["waste"]

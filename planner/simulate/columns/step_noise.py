@@ -42,7 +42,8 @@ def step_deviations(log: RoundLog, train: TrainCost, noise: StepNoise, switch_s:
             (rollout, noise.rollout), (reward, noise.reward_exposed), (update, noise.train), (sync_s, noise.sync),
         )  # fmt: skip
         total = rollout + reward + update + sync_s
-        variance = math.fsum(seconds**2 * math.expm1(deviation**2) for seconds, deviation in phases)
+        # A run of another plan can be off by any factor; exp of the square of its deviation is no number.
+        variance = math.fsum(seconds**2 * math.expm1(min(deviation, _FAR) ** 2) for seconds, deviation in phases)
         deviations.append(math.sqrt(math.log1p(variance / total**2)) if total > 0 else 0.0)
     return deviations
 
