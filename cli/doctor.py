@@ -207,8 +207,8 @@ def _print(diagnosis: Diagnosis, explain: bool) -> None:
             drawn.add_row(use.phase, use.where, str(use.step), use.side, needs, has, share)
         console.print(drawn)
     if setup.defaulted:
-        taken = {"tp", "pp", "ep", "cp", "rollout_tp"} if diagnosis.layout_taken else set()
-        values = {name: getattr(setup, name) for name in setup.defaulted if name not in taken}
+        chosen = {"tp", "pp", "ep", "cp", "rollout_tp"} if diagnosis.layout_taken else set()
+        values = {name: getattr(setup, name) for name in setup.defaulted if name not in chosen}
         named = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
         console.print(Text(f"not said, so {setup.framework}'s default: {named}", style="dim"))
 
