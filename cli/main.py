@@ -150,6 +150,11 @@ show: Draw a plan: in the terminal, or as a page.
   One page, for a browser without a network | rlplan show plan.yaml --html plan.html
   Every event, for ui.perfetto.dev | rlplan show groups.yaml --timeline timeline.json
 
+export: Write a plan as the files of TRL, verl, slime, vime, SkyRL or OpenRLHF.
+  see: check, init
+  Rounds of the plan in TRL, by the plug-in | rlplan export plan.yaml --to trl --out trl
+  Keys alone, and what that costs | rlplan export plan.yaml --to verl --no-plugin --json
+
 simulate: Simulate a run of a plan, as it is or with other values.
   exits: 0 done, 1 findings
   see: show, tune

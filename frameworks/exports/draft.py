@@ -1,0 +1,365 @@
+"""What an export is made of: a plan with its job and cluster, settings under the framework's keys, and what became of
+each decision of the plan.
+
+Every key is looked up in the framework's table when it is set: one that does not exist, or does nothing there, is an
+error of ours and stops the export.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ...plans.facts.device_shares import ENGINE_SHARE
+from ...plans.facts.trainer_setup import Framework
+from ...plans.phrases.numbers import digits, percent
+from ...plans.phrases.sentences import listed
+from ...plans.schema.cluster import Cluster, Pool, load_cluster
+from ...plans.schema.job import Job, load_job
+from ...plans.schema.levers import UpdateLayout
+from ...plans.schema.plan import Plan, load_plan
+from ...plans.schema.reward_spec import WORKER_KINDS
+from ...plans.yaml.input_files import read_text
+from ..keys.key_table import key_table
+
+ExportStatus = Literal["mapped", "approximated", "not expressible"]
+Price = Callable[[Mapping[str, Any]], float | None]
+"""Share by which a step takes longer with other values of the plan, by dotted path; None: it cannot be simulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportDecision:
+    """What became of a decision: `key` and `value` in the framework, `cost`: what is lost where it is not `mapped`."""
+
+    decision: str
+    status: ExportStatus
+    key: str = ""
+    value: str = ""
+    cost: str = ""
+
+    def as_dict(self) -> dict[str, str | None]:
+        """As data; empty texts are None."""
+        names = ("decision", "status", "key", "value", "cost")
+        return {name: getattr(self, name) or None for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkExport:
+    """Files by name, the line that starts training from their folder, settings by key, and decisions."""
+
+    framework: Framework
+    version: str
+    files: Mapping[str, str]
+    launch: str
+    settings: Mapping[str, Any]
+    decisions: tuple[ExportDecision, ...]
+
+
+@dataclass(frozen=True)
+class ExportSource:
+    """A plan with the job and the cluster that it was solved from. `out`: the folder that the export is written to."""
+
+    path: Path
+    plan: Plan
+    job: Job
+    cluster: Cluster
+    out: Path
+
+    @classmethod
+    def read(cls, path: Path, out: Path) -> ExportSource:
+        """Raises InputError."""
+        plan = load_plan(path)
+        folder = path.parent
+        job, cluster = load_job(folder / plan.inputs.job.path), load_cluster(folder / plan.inputs.cluster.path)
+        return cls(path, plan, job, cluster, out)
+
+    @property
+    def text(self) -> str:
+        """The plan's file, which a plug-in reads."""
+        return read_text(self.path)
+
+    @property
+    def job_folder(self) -> Path:
+        """The folder of job.yaml, to which its paths are relative."""
+        return (self.path.parent / self.plan.inputs.job.path).parent
+
+    @property
+    def model(self) -> str:
+        """The model's hub id, or its folder as seen from the export's."""
+        return (
+            self._seen(self.job.model.path) if (self.job_folder / self.job.model.path).is_dir() else self.job.model.path
+        )
+
+    @property
+    def data(self) -> str:
+        """The file of rows as seen from the export's folder."""
+        return self._seen(self.job.data.path or "data.jsonl")
+
+    @property
+    def reward_folder(self) -> str:
+        """The folder in which the job's reward function is looked for, as seen from the export's."""
+        return self._seen(".")
+
+    def _seen(self, path: str) -> str:
+        return Path(os.path.relpath((self.job_folder / path).resolve(), self.out.resolve())).as_posix()
+
+    @property
+    def pool(self) -> Pool:
+        """The pool of the engines."""
+        return self.cluster.pools[self.plan.job.rounds.short.rollout.pool]
+
+    @property
+    def train_pool(self) -> Pool:
+        """The pool of the trainers; that of the engines where they share one."""
+        placement = self.plan.job.placement
+        return self.pool if placement is None else self.cluster.pools[placement.train_pool]
+
+    @property
+    def train(self) -> UpdateLayout:
+        """The trainers of most rounds."""
+        return self.plan.job.rounds.short.train
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the accelerators are cores."""
+        return self.pool.accelerators.kind == "cpu"
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the engines of a round take."""
+        rollout = self.plan.job.rounds.short.rollout
+        return self.pool.nodes_of(rollout.engines, rollout.tp)
+
+    @property
+    def train_nodes(self) -> int:
+        """Nodes that the trainers take."""
+        return -(-self.train.accelerators // self.train_pool.accelerators.per_node)
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators of the job where engines and trainers share them."""
+        return max(self.nodes, self.train_nodes) * self.pool.accelerators.per_node
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Accelerators of a node that the job uses."""
+        train, rollout = self.train, self.plan.job.rounds.short.rollout
+        used = max(train.accelerators, rollout.engines * rollout.tp)
+        return min(self.pool.accelerators.per_node, used)
+
+    @property
+    def longest_tokens(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.job.rollout.longest_tokens
+
+    @property
+    def awake(self) -> bool:
+        """Whether engines keep their weights and KV on the GPUs while a trainer trains."""
+        return all(held.get("engine_weights") for held in self._held())
+
+    def engine_share(self, with_activations: bool = True) -> float:
+        """The share of a GPU that an engine takes: of the plan's weights and KV, or the usual one where it sleeps."""
+        if not self.awake:
+            return ENGINE_SHARE
+        parts = ["engine_weights", "kv_cache", *(["engine_activations_and_graphs"] if with_activations else [])]
+        held = max(sum(each.get(part, 0.0) for part in parts) for each in self._held())
+        return round(min(ENGINE_SHARE, held / self.pool.accelerators.memory_bytes) + 0.005, 2)
+
+    def _held(self) -> list[Mapping[str, float]]:
+        rounds = self.plan.predicted.rounds
+        kinds = [rounds.short, *([] if rounds.long is None else [rounds.long])]
+        return [{} if kind.memory.train is None else kind.memory.train.holds_bytes for kind in kinds]
+
+    @property
+    def plain_costs(self) -> str:
+        """What plain synchronous rounds cost in place of the plan's, by its own prediction."""
+        predicted = self.plan.predicted
+        if self.plan.job.bias.mode == "sync":
+            return "none by the plan's prediction"
+        plain, own = predicted.baseline.seconds_per_sample, predicted.seconds_per_sample
+        return (
+            f"plain rounds: {digits(1000 * plain)} ms a trained sample in place of {digits(1000 * own)} ms "
+            f"({plain / own - 1:+.0%}), by the plan's prediction"
+        )
+
+
+@dataclass
+class SettingsDraft:
+    """Settings and decisions in the making."""
+
+    framework: Framework
+    settings: dict[str, Any] = field(default_factory=dict)
+    decisions: list[ExportDecision] = field(default_factory=list)
+
+    def set(self, key: str, value: Any) -> None:
+        """A setting that follows from no decision of the plan: a path, a switch."""
+        table = key_table(self.framework)
+        assert key in table, f"{self.framework} {table.version} has no key {key}"
+        assert table.dead(key) is None, f"{key} does nothing in {self.framework} {table.version}: {table.dead(key)}"
+        self.settings[key] = value
+
+    def map(self, decision: str, key: str, value: Any, shown: str = "") -> None:
+        """A decision that the framework takes as it is."""
+        self.set(key, value)
+        self.decisions.append(ExportDecision(decision, "mapped", key, shown or plain_text(value)))
+
+    def approximate(self, decision: str, key: str, value: Any, cost: str) -> None:
+        """A decision to which the framework has something near."""
+        self.set(key, value)
+        self.decisions.append(ExportDecision(decision, "approximated", key, plain_text(value), cost))
+
+    def note(self, decision: str, status: ExportStatus, cost: str = "", key: str = "", value: str = "") -> None:
+        """What became of a decision without a key of the framework's table."""
+        self.decisions.append(ExportDecision(decision, status, key, value, cost))
+
+    def done(self, files: Mapping[str, str], launch: str) -> FrameworkExport:
+        """The export."""
+        version = key_table(self.framework).version
+        return FrameworkExport(
+            self.framework, version, dict(files), launch, dict(self.settings), tuple(self.decisions)
+        )  # fmt: skip
+
+
+@dataclass
+class ExportDraft(SettingsDraft):
+    """The export of a job's plan. `plugin`: rounds run by our plug-in; `price`: simulates other values of the plan."""
+
+    source: ExportSource = field(kw_only=True)
+    plugin: bool = True
+    price: Price | None = None
+
+    def costs(self, changes: Mapping[str, Any], otherwise: str) -> str:
+        """The cost of other values by the simulator, or what is said of it where it is not asked."""
+        share = None if self.price is None else self.price(changes)
+        return otherwise if share is None else f"{share:+.1%} time a step, simulated"
+
+    # --- Decisions that most frameworks take alike ---
+
+    def engines(self, tp_key: str, engines_key: str | None = None) -> None:
+        """TP of engines, and their number, in short and in long rounds."""
+        rounds = self.source.plan.job.rounds
+        short = rounds.short.rollout
+        self.map("rounds.short.rollout.tp", tp_key, short.tp)
+        implied = "implied: GPUs over GPUs of an engine"
+        if engines_key is not None:
+            self.map("rounds.short.rollout.engines", engines_key, short.engines)
+        else:
+            self.note("rounds.short.rollout.engines", "mapped", key=tp_key, value=f"{short.engines}, {implied}")
+        long = rounds.long
+        if long is not None and long.rollout.layout != short.layout:
+            path = "plan.job.rounds.long.rollout"
+            cost = self.costs({f"{path}.tp": short.tp, f"{path}.engines": short.engines},
+                              f"long rounds decode on {short.layout}, not {long.rollout.layout}")  # fmt: skip
+            self.note("rounds.long.rollout", "not expressible", cost)
+
+    def sequences(self, key: str | None, why: str = "", per_engine: int = 1) -> None:
+        """Sequences that an engine decodes at once: the most of both kinds of round."""
+        rounds = self.source.plan.job.rounds
+        most = max(kind.rollout.max_num_seqs for _, kind in rounds.kinds)
+        fewest = min(kind.rollout.max_num_seqs for _, kind in rounds.kinds)
+        if key is None:
+            self.note("rounds.rollout.max_num_seqs", "not expressible", why)
+        elif fewest == most:
+            self.map("rounds.rollout.max_num_seqs", key, most * per_engine)
+        else:
+            self.approximate("rounds.rollout.max_num_seqs", key, most * per_engine,
+                             f"{most} in both kinds; one of the plan's kinds queues beyond {fewest}")  # fmt: skip
+
+    def kv(self, key: str | None, value: float | None, why: str = "") -> None:
+        """KV tokens of an engine, as the share of a GPU that holds them."""
+        tokens = [kind.rollout.kv_tokens for _, kind in self.source.plan.job.rounds.kinds]
+        if key is None or value is None:
+            self.note("rounds.rollout.kv_tokens", "not expressible", why or "an engine on cores takes what it needs")
+        else:
+            shown = "all that fit" if None in tokens else f"{max(each for each in tokens if each):,} tokens"
+            self.approximate(
+                "rounds.rollout.kv_tokens", key, value, f"a share of the GPU that holds {shown}, within 1 %"
+            )
+
+    def levers(self) -> None:
+        """Levers of a round that no framework has: they are named where the plan uses them."""
+        job = self.source.plan.job
+        for name, kind in job.rounds.kinds:
+            where = f"rounds.{name}"
+            if kind.hand_over is not None:
+                cost = self.costs({f"plan.job.{where}.hand_over": None}, "engines do not train while the tail decodes")
+                self.note(f"{where}.hand_over", "not expressible", cost)
+            if kind.tail is not None:
+                cost = self.costs({f"plan.job.{where}.tail": None}, "the round's engines decode its tail")
+                self.note(f"{where}.tail", "not expressible", cost)
+            if kind.rollout.balance is not None:
+                cost = self.costs(
+                    {f"plan.job.{where}.rollout.balance": None}, "samples start in order, not longest first"
+                )
+                self.note(f"{where}.rollout.balance", "not expressible", cost)
+        long = job.rounds.long
+        if long is not None and long.train.model_dump() != self.source.train.model_dump():
+            self.note("rounds.long.train", "not expressible", "long rounds train with the layout of short ones")
+        if job.loss.grad_norms is not None:
+            norms = job.loss.grad_norms
+            self.note("loss.grad_norms", "not expressible",
+                      f"a long round's gradient has {percent(norms.long)} of a synchronous step's norm, and a short "
+                      f"round's {percent(norms.short)}; the optimizer's second moment mixes them")  # fmt: skip
+        if job.placement is not None and job.placement.streams:
+            self.note("placement.streams", "not expressible", "trainers wait for the whole round")
+        every = f"engine weights are not compared with the trainer's every {job.sync.checksum_every} steps"
+        self.note("sync.checksum_every", "not expressible", every)
+
+    def prefix(self, key: str | None) -> None:
+        """Placement of a prompt's samples on one engine."""
+        for name, kind in self.source.plan.job.rounds.kinds:
+            if kind.rollout.prefix is None:
+                continue
+            if key is None:
+                self.note(
+                    f"rounds.{name}.rollout.prefix", "not expressible", "the engine that has a prompt is not sought"
+                )
+            else:
+                self.approximate(
+                    f"rounds.{name}.rollout.prefix", key, True, "prefixes are kept; samples are not sent to them"
+                )
+
+    def rounds(self, key: str = "", value: Any = None) -> None:
+        """The mode with its rounds: by the plug-in's key, or not at all."""
+        job = self.source.plan.job
+        parts = ["bias.mode"]
+        if job.bias.mode != "sync":
+            parts += ["rounds.short.issue", *(["rounds.long.issue"] if job.rounds.long else [])]
+            parts += ["rounds.short.cutoff_tokens"] if job.rounds.short.cutoff_tokens else []
+        said = f"{job.bias.mode}" + (
+            f", cutoff {job.rounds.short.cutoff_tokens}" if job.rounds.short.cutoff_tokens else ""
+        )
+        if job.bias.mode == "sync":
+            self.note(", ".join(parts), "mapped", value="sync, the framework's own rounds")
+        elif self.plugin and key:
+            self.map(", ".join(parts), key, value, f"{said}: rlplan's plug-in")
+        else:
+            self.note(", ".join(parts), "not expressible", self.source.plain_costs)
+
+    def reward(self, key: str, value: Any) -> None:
+        """The reward as a function of a file, and what the framework lacks around it."""
+        job, planned = self.source.job, self.source.plan.job.reward
+        kinds = [part.kind for part in job.reward.parts]
+        self.set(key, value)
+        others = [kind for kind in kinds if kind not in WORKER_KINDS]
+        cost = f"parts of kind {listed(others)} are not in reward.py; add them" if others else ""
+        self.note("reward.kind", "approximated" if others else "mapped", cost, key, f"{', '.join(kinds)}: reward.py")
+        self.note(
+            "reward.deadline_s",
+            "not expressible",
+            f"a response that hangs is not given up after {planned.deadline_s:g} s",
+        )
+        if planned.adaptive_timeout is not None:
+            self.note(
+                "reward.adaptive_timeout", "not expressible", "deadlines do not follow how fast a prompt's answers are"
+            )
+        if planned.judge is not None:
+            self.note("reward.judge", "not expressible", "start the judge's server beside the trainer")
+
+
+def plain_text(value: Any) -> str:
+    """A value as a shell line or YAML shows it."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

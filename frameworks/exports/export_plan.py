@@ -1,0 +1,30 @@
+"""A plan for one of the frameworks; of a plan of groups, the placement of each job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ...plans.facts.trainer_setup import Framework
+from .draft import ExportDraft, ExportSource, FrameworkExport, Price
+from .export_others import export_openrlhf, export_skyrl
+from .export_slime import export_slime, export_vime
+from .export_trl import export_trl
+from .export_verl import export_verl
+
+EXPORTS: Mapping[Framework, Callable[[ExportDraft], FrameworkExport]] = {
+    "trl": export_trl, "verl": export_verl, "slime": export_slime, "vime": export_vime, "skyrl": export_skyrl,
+    "openrlhf": export_openrlhf,
+}  # fmt: skip
+
+
+def export_plan(
+    path: str | Path, framework: Framework, out: str | Path, *, plugin: bool = True, price: Price | None = None
+) -> FrameworkExport:
+    """The files of a plan of one job, to be written into `out`; the job and the cluster lie where the plan says.
+
+    `plugin`: rounds run by rlplan's plug-in where the framework has one; `price`: simulates what an approximation
+    costs. Raises InputError.
+    """
+    source = ExportSource.read(Path(path), Path(out))
+    return EXPORTS[framework](ExportDraft(framework, source=source, plugin=plugin, price=price))

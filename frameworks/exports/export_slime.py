@@ -1,0 +1,218 @@
+"""A plan for slime, and for vime, which takes slime's flags: run.sh, the reward, and the file that names the plan."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ...plans.facts.model_names import architecture_of
+from ...plans.facts.model_shape import named_model, tp_divides
+from .draft import ExportDraft, ExportSource, FrameworkExport
+from .own_files import flag_words, reward_file, rows_file, shell_line
+
+_MODULE = "rlplan.frameworks.slime.slime_rollout"
+_FILTER = "{}.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
+
+
+def export_slime(draft: ExportDraft) -> FrameworkExport:
+    """The files of a run with slime."""
+    return _export(draft, "slime")
+
+
+def export_vime(draft: ExportDraft) -> FrameworkExport:
+    """The files of a run with vime."""
+    return _export(draft, "vime")
+
+
+def _export(draft: ExportDraft, name: Literal["slime", "vime"]) -> FrameworkExport:
+    source, spec = draft.source, draft.source.job.rollout
+    rollout = source.plan.job.rounds.short.rollout
+    draft.set("--hf-checkpoint", source.model)
+    draft.set("--ref-load", "torch_dist")
+    draft.set("--prompt-data", "rows.jsonl")
+    draft.set("--input-key", "prompt")
+    draft.set("--label-key", "label")
+    draft.set("--apply-chat-template", True)
+    draft.set("--rollout-shuffle", True)
+    apart = source.plan.job.placement is not None
+    draft.map("nodes", "--actor-num-nodes", source.train_nodes if apart else max(source.nodes, source.train_nodes))
+    draft.map("gpus_per_node", "--actor-num-gpus-per-node", source.gpus_per_node)
+    draft.set("--num-gpus-per-node", source.gpus_per_node)
+    if apart:
+        draft.map("placement.train_pool", "--rollout-num-gpus", rollout.engines * rollout.tp)
+    else:
+        draft.map("placement", "--colocate", True)
+    draft.map("issue.prompts_per_step", "--rollout-batch-size", spec.prompts_per_step)
+    draft.map("issue.samples_per_prompt", "--n-samples-per-prompt", spec.samples_per_prompt)
+    draft.set("--global-batch-size", spec.samples_per_step)
+    draft.map("rollout.max_prompt_tokens", "--rollout-max-prompt-len", spec.max_prompt_tokens)
+    draft.map("rollout.max_response_tokens", "--rollout-max-response-len", spec.max_response_tokens)
+    draft.map("rollout.temperature", "--rollout-temperature", spec.temperature)
+    if draft.plugin and source.plan.job.bias.mode != "sync":
+        draft.set("--data-source-path", f"{_MODULE}.PlannedDataSource")
+        draft.set("--custom-config-path", "rlplan.yaml")
+        draft.rounds("--rollout-function-path", f"{_MODULE}.generate_rollout")
+    else:
+        _built_in_rounds(draft)
+    draft.engines("--rollout-num-gpus-per-engine")
+    engine = "--sglang-" if name == "slime" else "--vllm-"
+    draft.sequences(f"{engine}{'max-running-requests' if name == 'slime' else 'max-num-seqs'}")
+    if name == "slime":
+        draft.kv(f"{engine}mem-fraction-static", None if source.on_cpu else source.engine_share(with_activations=False))
+    else:
+        draft.kv(f"{engine}gpu-memory-utilization", None if source.on_cpu else source.engine_share())
+    if source.awake and not apart:
+        draft.note("colocation", "not expressible", "with --colocate engines and trainers leave the GPUs in turns")
+    draft.prefix(None)
+    drafts = [kind.rollout.drafts for _, kind in source.plan.job.rounds.kinds if kind.rollout.drafts is not None]
+    if drafts and name == "slime":
+        draft.approximate("rounds.rollout.drafts", "--sglang-speculative-algorithm", "NGRAM",
+                          "drafts from what the engine has seen, for any number of running sequences")  # fmt: skip
+        draft.set("--sglang-speculative-num-draft-tokens", max(each.tokens for each in drafts))
+    elif drafts:
+        draft.note(
+            "rounds.rollout.drafts", "not expressible", "write --vllm-speculative-config for the engine's own drafts"
+        )
+    _trainers(draft)
+    _algorithm(draft, name)
+    draft.reward("--custom-rm-path", "reward.score_sample")
+    draft.levers()
+    files = {"reward.py": reward_file(source, "slime"), "prepare.py": rows_file(source, name)}
+    if "--custom-config-path" in draft.settings:
+        files |= {"plan.yaml": source.text, "rlplan.yaml": "rlplan_plan: plan.yaml\n"}
+    files["run.sh"] = _script(source, name, shell_line(
+        ["python3", f'"${{{name.upper()}_DIR:?the checkout of {name}}}/train.py"', '"${MODEL_ARGS[@]}"'],
+        [*flag_words(draft.settings), '"$@"'],
+    ))  # fmt: skip
+    return draft.done(files, f"{name.upper()}_DIR=path/of/{name} bash run.sh")
+
+
+def _script(source: ExportSource, name: str, command: str) -> str:
+    """run.sh: the model's sizes come from the framework's own scripts/models."""
+    shape = architecture_of(source.model)
+    model = "" if shape is None else f"{shape.name[:1].lower()}{shape.name[1:]}.sh"
+    return (
+        'set -e\ncd "$(dirname "$0")"\n[ -f rows.jsonl ] || python3 prepare.py\n'
+        f'export PYTHONPATH="$PWD:${name.upper()}_DIR:$PYTHONPATH"\n'
+        f"# Once: the weights as Megatron reads them, by {name}'s tools/convert_hf_to_torch_dist.py, into torch_dist.\n"
+        f"# The model's sizes as Megatron's flags (MODEL_ARGS), as {name} has them in scripts/models.\n"
+        f'source "${{MODEL_SCRIPT:-${name.upper()}_DIR/scripts/models/{model or "MODEL.sh"}}}"\n{command}'
+    )
+
+
+def _built_in_rounds(draft: ExportDraft) -> None:
+    """Without the plug-in: over-issue by whole prompts, whose surplus is dropped until the next epoch."""
+    source = draft.source
+    mode, issued = source.plan.job.bias.mode, source.plan.job.rounds.short.issue.prompts
+    if mode in ("race", "defer") and issued > source.job.rollout.prompts_per_step:
+        draft.approximate("bias.mode, rounds.short.issue", "--over-sampling-batch-size", issued,
+                          "surplus prompts are dropped until the next epoch; no long round trains them")  # fmt: skip
+    else:
+        draft.rounds()
+
+
+def _trainers(draft: ExportDraft) -> None:
+    train = draft.source.train
+    tp = _fitting_tp(draft.source)
+    if tp == train.tp:
+        draft.map("train.tp", "--tensor-model-parallel-size", tp)
+    else:
+        draft.approximate("train.tp", "--tensor-model-parallel-size", tp,
+                          f"Megatron has bf16 weights and float32 gradients on each replica; TP {tp} makes them fit; "
+                          "layers wait for its all-reduces")  # fmt: skip
+    for name, key in (("pp", "pipeline-model"), ("ep", "expert-model")):
+        draft.map(f"train.{name}", f"--{key}-parallel-size", getattr(train, name))
+    shared = train.cp * train.sp
+    if train.sp > 1:
+        draft.approximate(
+            "train.sp", "--context-parallel-size", shared, "ranks pass keys and values around (ring attention)"
+        )
+    else:
+        draft.map("train.cp", "--context-parallel-size", shared)
+    draft.note("train.dp", "mapped", key="--actor-num-nodes", value=f"{train.dp * train.tp // tp}, implied")
+    draft.note("train.states", "approximated", "Megatron has bf16 weights on each replica and shares out the optimizer "
+               "alone; the plan's trainer shares out all of them", "", "distributed optimizer")  # fmt: skip
+    draft.set("--use-dynamic-batch-size", True)
+    draft.map("train.micro_batch_tokens", "--max-tokens-per-gpu", -(-train.micro_batch_tokens // shared))
+    if tp > 1:
+        draft.set("--sequence-parallel", True)
+    if train.recompute != "none":
+        draft.map("train.recompute", "--recompute-granularity", train.recompute)
+        if train.recompute == "full":
+            draft.set("--recompute-method", "uniform")
+            draft.set("--recompute-num-layers", 1)
+    if train.offload:
+        draft.map("train.offload", "--optimizer-cpu-offload", True)
+        draft.set("--overlap-cpu-optimizer-d2h-h2d", True)
+        draft.set("--use-precision-aware-optimizer", True)
+    if train.state_copies > 1:
+        draft.note("train.state_copies", "not expressible", "the optimizer is shared out over all replicas")
+
+
+def _fitting_tp(source: ExportSource) -> int:
+    """TP by which weights, gradients and a share of the optimizer take at most half of a GPU, beside what activations
+    and communication need; the plan's own where that suffices, or where none does."""
+    train, limit, gpu = source.train, source.plan.predicted.limit, source.train_pool.accelerators
+    shape = named_model(source.job_folder / source.job.model.path).architecture
+    parameters = limit.parameters if limit is not None else 0 if shape is None else shape.parameters
+    for tp in (1, 2, 4, 8, 16):
+        allowed = (
+            tp >= train.tp and tp <= gpu.per_node and train.accelerators % (tp * train.pp * train.cp * train.sp) == 0
+        )
+        if not allowed or (shape is not None and not tp_divides(tp, shape)):
+            continue
+        kept = 6.0 * parameters / (tp * train.pp * train.ep) + (
+            0 if train.offload else 12.0 * parameters / train.accelerators
+        )
+        if kept <= 0.5 * gpu.memory_bytes:
+            return tp
+    return train.tp
+
+
+def _algorithm(draft: ExportDraft, name: str) -> None:
+    source, algorithm = draft.source, draft.source.job.algorithm
+    estimator = "grpo"
+    if algorithm.name == "rloo":
+        draft.approximate(
+            "algorithm.name", "--advantage-estimator", estimator, "the mean of all of a group, not of the others"
+        )
+    else:
+        draft.map("algorithm.name", "--advantage-estimator", estimator)
+    if algorithm.name != "grpo":
+        draft.set("--disable-grpo-std-normalization", True)
+    draft.map("algorithm.learning_rate", "--lr", algorithm.learning_rate)
+    schedule = algorithm.schedule
+    draft.map("algorithm.schedule", "--lr-decay-style", schedule.kind)
+    if schedule.warmup_steps:
+        draft.set("--lr-warmup-iters", schedule.warmup_steps)
+    if schedule.decay_steps:
+        draft.set("--lr-decay-iters", schedule.warmup_steps + schedule.decay_steps)
+        draft.set("--min-lr", schedule.final_share * algorithm.learning_rate)
+    draft.map("algorithm.betas", "--adam-beta1", algorithm.betas[0])
+    draft.set("--adam-beta2", algorithm.betas[1])
+    draft.map("algorithm.weight_decay", "--weight-decay", algorithm.weight_decay)
+    draft.map("algorithm.max_grad_norm", "--clip-grad", algorithm.max_grad_norm)
+    draft.map("algorithm.clip_low", "--eps-clip", algorithm.clip_low)
+    draft.map("algorithm.clip_high", "--eps-clip-high", algorithm.clip_high)
+    if algorithm.loss_aggregation == "seq-mean-token-mean":
+        draft.note("loss", "mapped", value="the framework's own: the mean over a response, then over samples")
+    elif draft.plugin and source.plan.job.bias.mode != "sync":
+        draft.set("--calculate-per-token-loss", True)
+        draft.map("loss", "--custom-pg-loss-reducer-function-path", f"{_MODULE}.planned_token_mean",
+                  f"over the plan's {source.plan.job.loss.tokens:,} tokens a step")  # fmt: skip
+    else:
+        draft.approximate(
+            "loss", "--calculate-per-token-loss", True, "divides by a step's own tokens, not by a constant"
+        )
+    if algorithm.dynamic_sampling:
+        draft.map("algorithm.dynamic_sampling", "--dynamic-sampling-filter-path", _FILTER.format(name))
+    if algorithm.mask_truncated:
+        draft.note("algorithm.mask_truncated", "not expressible", "responses that reach the cap are trained")
+    sampling = algorithm.importance_sampling
+    if sampling is not None:
+        draft.map("algorithm.importance_sampling", "--use-tis", True, f"cap {sampling.cap:g}")
+        draft.set("--tis-clip", sampling.cap)
+        if sampling.beyond == "mask":
+            draft.note("algorithm.importance_sampling.beyond", "approximated", "tokens beyond the cap count by it")
+    draft.map("algorithm.seed", "--rollout-seed", algorithm.seed)
+    draft.set("--attention-dropout", 0.0)
+    draft.set("--hidden-dropout", 0.0)

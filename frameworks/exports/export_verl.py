@@ -1,0 +1,163 @@
+"""A plan for verl: run.sh with Hydra overrides, the reward, and what writes the rows as Parquet."""
+
+from __future__ import annotations
+
+from ..keys.key_table import key_table
+from .draft import ExportDraft, FrameworkExport
+from .own_files import override_words, reward_file, rows_file, shell_line
+
+AR = "actor_rollout_ref."
+_LOSSES = {
+    "token-mean": "token-mean", "seq-mean-token-mean": "seq-mean-token-mean",
+    "seq-mean-token-sum-norm": "seq-mean-token-sum-norm",
+}  # fmt: skip
+_ESTIMATORS = {"grpo": "grpo", "dr_grpo": "grpo", "rloo": "rloo"}
+_PLAN_KEY = "trainer.v1.rlplan.plan"
+"""Our plug-in's own key, which Hydra takes with a `+`."""
+
+
+def export_verl(draft: ExportDraft) -> FrameworkExport:
+    """The files of a run with verl."""
+    source, job = draft.source, draft.source.job
+    spec, rollout = job.rollout, f"{AR}rollout."
+    actor = f"{AR}actor."
+    draft.set(f"{AR}model.path", source.model)
+    draft.set("data.train_files", "data.parquet")
+    draft.set("data.val_files", "data.parquet")
+    draft.set("trainer.val_before_train", False)
+    draft.set("trainer.test_freq", -1)
+    draft.map("issue.prompts_per_step", "data.train_batch_size", spec.prompts_per_step)
+    draft.map("issue.samples_per_prompt", f"{rollout}n", spec.samples_per_prompt)
+    draft.map("rollout.max_prompt_tokens", "data.max_prompt_length", spec.max_prompt_tokens)
+    draft.map("rollout.max_response_tokens", "data.max_response_length", spec.max_response_tokens)
+    draft.map("rollout.temperature", f"{rollout}temperature", spec.temperature)
+    draft.set(f"{rollout}name", "vllm")
+    draft.rounds("trainer.v1.trainer_mode", "rlplan")
+    draft.engines(f"{rollout}tensor_model_parallel_size")
+    draft.sequences(f"{rollout}max_num_seqs")
+    draft.kv(f"{rollout}gpu_memory_utilization", None if source.on_cpu else source.engine_share())
+    draft.map("colocation", f"{rollout}free_cache_engine", not source.awake)
+    draft.prefix(f"{rollout}enable_prefix_caching")
+    _drafts(draft, f"{rollout}engine_kwargs.vllm.speculative_config")
+    nodes = max(source.nodes, source.train_nodes)
+    draft.map("nodes", "trainer.nnodes", nodes)
+    draft.map("gpus_per_node", "trainer.n_gpus_per_node", source.gpus_per_node)
+    if source.on_cpu:
+        draft.set("trainer.device", "cpu")
+    if source.plan.job.placement is not None:
+        draft.note("placement.train_pool", "not expressible",
+                   "verl's synchronous trainer shares GPUs between engines and trainers")  # fmt: skip
+    megatron = _trainers(draft)
+    draft.map("updates a step", f"{actor}ppo_mini_batch_size", spec.prompts_per_step, "one: the whole step")
+    _algorithm(draft)
+    draft.set("reward.custom_reward_function.name", "compute_score")
+    draft.reward("reward.custom_reward_function.path", "reward.py")
+    draft.map("reward.workers", "reward.num_workers", max(1, source.plan.job.reward.all_workers))
+    draft.levers()
+    table = key_table("verl")
+    plus = {key: "+" for key in draft.settings if (found := table.get(key)) is None or found.note == "+"}
+    words = override_words(draft.settings, plus)
+    files = {"reward.py": reward_file(source, "verl"), "prepare.py": rows_file(source, "verl")}
+    if draft.plugin and source.plan.job.bias.mode != "sync":
+        words.append(f"+{_PLAN_KEY}=plan.yaml")
+        files["plan.yaml"] = source.text
+    if megatron:
+        words.insert(0, "model_engine=megatron")
+    command = shell_line(["python3", "-m", "verl.trainer.main_ppo"], [*words, '"$@"'])
+    files["run.sh"] = f'set -e\ncd "$(dirname "$0")"\n[ -f data.parquet ] || python3 prepare.py\n{command}'
+    return draft.done(files, "bash run.sh")
+
+
+def _drafts(draft: ExportDraft, key: str) -> None:
+    """Speculative decoding: drafts from the prompt and the response itself, of the plan's length."""
+    drafts = [kind.rollout.drafts for _, kind in draft.source.plan.job.rounds.kinds if kind.rollout.drafts is not None]
+    if drafts:
+        tokens = max(each.tokens for each in drafts)
+        draft.approximate("rounds.rollout.drafts", key, {"method": "ngram", "num_speculative_tokens": tokens,
+                          "prompt_lookup_max": 4}, "drafts from the sample's own text, not from the prompt's earlier "
+                          "responses, and for any number of running sequences")  # fmt: skip
+
+
+def _trainers(draft: ExportDraft) -> bool:
+    """Whether Megatron trains: where the plan divides the model by more than its sequences."""
+    source, train = draft.source, draft.source.train
+    actor = f"{AR}actor."
+    megatron = max(train.tp, train.pp, train.cp, train.ep) > 1
+    width = train.sp * train.cp
+    draft.set(f"{actor}use_dynamic_bsz", True)
+    draft.map("train.micro_batch_tokens", f"{actor}ppo_max_token_len_per_gpu", -(-train.micro_batch_tokens // width))
+    if megatron:
+        for name, key in (("tp", "tensor_model"), ("pp", "pipeline_model"), ("cp", "context"), ("ep", "expert_model")):
+            draft.map(f"train.{name}", f"{actor}megatron.{key}_parallel_size", getattr(train, name))
+        if train.sp > 1:
+            draft.note("train.sp", "not expressible", f"sequences are not shared by {train.sp} ranks; take cp")
+        if train.recompute != "none":
+            base = f"{actor}megatron.override_transformer_config."
+            draft.map("train.recompute", f"{base}recompute_granularity", train.recompute)
+            if train.recompute == "full":
+                draft.set(f"{base}recompute_method", "uniform")
+                draft.set(f"{base}recompute_num_layers", 1)
+        if train.offload:
+            draft.map("train.offload", f"{actor}optim.override_optimizer_config.optimizer_cpu_offload", True)
+        draft.note("train.dp", "mapped", key="trainer.nnodes", value=f"{train.dp}, implied")
+        return True
+    draft.set(f"{actor}strategy", "fsdp2")
+    draft.map("train.sp", f"{actor}fsdp_config.ulysses_sequence_parallel_size", train.sp)
+    draft.map("train.recompute", f"{AR}model.enable_gradient_checkpointing", train.recompute != "none")
+    draft.map("train.offload", f"{actor}fsdp_config.optimizer_offload", train.offload)
+    draft.note("train.dp", "mapped", key="trainer.nnodes", value=f"{train.dp}, implied")
+    if train.state_copies > 1:
+        draft.map("train.state_copies", f"{actor}fsdp_config.fsdp_size", train.shard_ranks)
+    if source.job.model.dtype != "bfloat16":
+        draft.map("model.dtype", f"{actor}fsdp_config.dtype", source.job.model.dtype)
+        draft.set(f"{AR}rollout.dtype", source.job.model.dtype)
+    return False
+
+
+def _algorithm(draft: ExportDraft) -> None:
+    source, algorithm = draft.source, draft.source.job.algorithm
+    actor = f"{AR}actor."
+    draft.map("algorithm.name", "algorithm.adv_estimator", _ESTIMATORS[algorithm.name])
+    draft.set("algorithm.norm_adv_by_std_in_grpo", algorithm.name == "grpo")
+    draft.map("algorithm.learning_rate", f"{actor}optim.lr", algorithm.learning_rate)
+    schedule = algorithm.schedule
+    if schedule.kind == "linear":
+        draft.note("algorithm.schedule", "not expressible", "verl's rates are constant or a cosine")
+    else:
+        draft.map("algorithm.schedule", f"{actor}optim.lr_scheduler_type", schedule.kind)
+    if schedule.warmup_steps:
+        draft.set(f"{actor}optim.lr_warmup_steps", schedule.warmup_steps)
+    if schedule.kind == "cosine":
+        draft.set(f"{actor}optim.min_lr_ratio", schedule.final_share)
+        draft.set(f"{actor}optim.total_training_steps", schedule.warmup_steps + (schedule.decay_steps or 0))
+    draft.map("algorithm.betas", f"{actor}optim.betas", list(algorithm.betas))
+    draft.map("algorithm.weight_decay", f"{actor}optim.weight_decay", algorithm.weight_decay)
+    draft.map("algorithm.max_grad_norm", f"{actor}grad_clip", algorithm.max_grad_norm)
+    draft.map("algorithm.clip_low", f"{actor}clip_ratio_low", algorithm.clip_low)
+    draft.map("algorithm.clip_high", f"{actor}clip_ratio_high", algorithm.clip_high)
+    draft.set(f"{actor}use_kl_loss", False)
+    loss, rounds = source.plan.job.loss, draft.plugin and source.plan.job.bias.mode != "sync"
+    mode = _LOSSES[algorithm.loss_aggregation]
+    if rounds and mode == "token-mean":
+        # What our plug-in would set itself: a sum over tokens, divided by the plan's constant.
+        mode = "seq-mean-token-sum-norm"
+    if mode == "seq-mean-token-sum-norm":
+        draft.map("loss", f"{actor}loss_agg_mode", mode, f"{mode}, over the plan's {loss.tokens:,} tokens a step")
+        draft.set(f"{actor}loss_scale_factor", max(1, round(loss.tokens / source.job.rollout.samples_per_step)))
+    elif mode == "token-mean":
+        draft.approximate("loss", f"{actor}loss_agg_mode", mode, "divides by a step's own tokens, not by a constant")
+    else:
+        draft.map("loss", f"{actor}loss_agg_mode", mode)
+    if algorithm.dynamic_sampling:
+        draft.set("algorithm.filter_groups.metric", "reward" if draft.plugin else "seq_reward")
+    draft.map("algorithm.dynamic_sampling", "algorithm.filter_groups.enable", algorithm.dynamic_sampling)
+    if algorithm.mask_truncated:
+        draft.note("algorithm.mask_truncated", "not expressible", "responses that reach the cap are trained")
+    sampling = algorithm.importance_sampling
+    if sampling is not None and sampling.beyond == "truncate":
+        draft.map("algorithm.importance_sampling", "algorithm.rollout_correction.rollout_is", "token")
+        draft.set("algorithm.rollout_correction.rollout_is_threshold", sampling.cap)
+    elif sampling is not None:
+        draft.map("algorithm.importance_sampling", "algorithm.rollout_correction.rollout_rs", "token")
+        draft.set("algorithm.rollout_correction.rollout_rs_threshold", sampling.cap)
+    draft.map("algorithm.seed", "data.seed", algorithm.seed)

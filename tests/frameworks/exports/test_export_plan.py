@@ -1,0 +1,146 @@
+"""Exports of the shipped plans: every key exists, what is written says what the plan says, and costs are named."""
+
+import ast
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+import rlplan
+from rlplan.frameworks.exports.draft import ExportDraft, ExportSource, SettingsDraft
+from rlplan.frameworks.exports.export_groups import export_groups
+from rlplan.frameworks.exports.export_plan import EXPORTS, export_plan
+from rlplan.frameworks.keys.key_table import key_table
+from rlplan.frameworks.readers.read_setup import read_setup
+
+EXAMPLES = Path(rlplan.__file__).parent / "plans" / "examples"
+PLANS = ("cpu-demo", "math-32b")
+PLUGGED = ("trl", "verl", "slime", "vime")
+
+
+def exported(tmp_path, name, framework, **options):
+    return export_plan(EXAMPLES / f"{name}.yaml", framework, tmp_path, **options)
+
+
+def written(tmp_path, export):
+    for name, text in export.files.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("plugin", [True, False])
+@pytest.mark.parametrize("framework", EXPORTS)
+@pytest.mark.parametrize("name", PLANS)
+def test_no_key_is_unknown_or_dead(tmp_path, name, framework, plugin):
+    export, table = exported(tmp_path, name, framework, plugin=plugin), key_table(framework)
+    assert export.settings and all(key in table and table.dead(key) is None for key in export.settings)
+    for decision in export.decisions:
+        assert (decision.status == "mapped") == (decision.cost == ""), decision
+        assert decision.status == "not expressible" or decision.key or decision.value
+
+
+@pytest.mark.parametrize("key", ["actor_rollout_ref.rollout.over_sample_rate", "actor_rollout_ref.rollout.max_seqs"])
+def test_a_dead_or_unknown_key_stops_an_export(key):
+    with pytest.raises(AssertionError, match=key):
+        SettingsDraft("verl").set(key, 1)
+
+
+@pytest.mark.parametrize("framework", ["verl", "slime", "vime", "skyrl", "openrlhf"])
+def test_what_is_written_reads_back_as_the_plan(tmp_path, framework):
+    setup = read_setup(written(tmp_path, exported(tmp_path, "math-32b", framework)) / "run.sh", framework)
+    assert (setup.framework, setup.prompts, setup.samples) == (framework, 128, 8)
+    assert (setup.nodes, setup.gpus_per_node, setup.train_gpus, setup.colocated) == (8, 8, 64, True)
+    assert (setup.rollout_tp, setup.engines, setup.max_response_tokens) == (8, 8, 16384)
+    assert (setup.micro_batch_tokens, setup.recompute, setup.mini_batch_samples) == (16896, "full", 1024)
+    assert {each.key for each in setup.left_aside if each.kind in ("dead", "unresolved")} <= {"source"}
+    unknown = {each.key for each in setup.left_aside if each.kind == "unknown"}
+    assert unknown <= {"trainer.v1.rlplan.plan"}  # our plug-in's own
+
+
+def test_what_is_written_for_trl_reads_back_as_the_plan(tmp_path):
+    setup = read_setup(written(tmp_path, exported(tmp_path, "math-32b", "trl")) / "grpo.yaml")
+    assert (setup.prompts, setup.samples, setup.backend, setup.zero) == (128, 8, "fsdp", 3)
+    assert (setup.train_gpus, setup.rollout_tp, setup.max_response_tokens) == (64, 8, 16384)
+    assert [each for each in setup.left_aside if each.kind in ("dead", "unknown", "unresolved")] == []
+
+
+@pytest.mark.parametrize("framework", PLUGGED)
+def test_the_plug_in_runs_the_rounds_unless_it_is_left_out(tmp_path, framework):
+    plugged = exported(tmp_path, "cpu-demo", framework)
+    assert plugged.files["plan.yaml"] == (EXAMPLES / "cpu-demo.yaml").read_text()
+    keys_only = exported(tmp_path, "cpu-demo", framework, plugin=False)
+    assert not any("rlplan.frameworks" in text for text in keys_only.files.values())
+    (rounds,) = [each for each in keys_only.decisions if each.decision.startswith("bias.mode")]
+    assert rounds.status == "not expressible" and "+73%" in rounds.cost
+
+
+def test_a_framework_without_a_plug_in_says_what_rounds_cost(tmp_path):
+    for framework in ("skyrl", "openrlhf"):
+        (rounds,) = [
+            each
+            for each in exported(tmp_path, "math-32b", framework).decisions
+            if each.decision.startswith("bias.mode")
+        ]
+        assert rounds.status == "not expressible" and "145 ms" in rounds.cost
+
+
+def test_layouts_that_differ_are_priced_by_the_simulator(tmp_path):
+    source = ExportSource.read(EXAMPLES / "math-32b.yaml", tmp_path)
+    rounds = source.plan.job.rounds
+    long = rounds.long.model_copy(update={"rollout": rounds.long.rollout.model_copy(update={"engines": 16, "tp": 4})})
+    job = source.plan.job.model_copy(update={"rounds": rounds.model_copy(update={"long": long})})
+    source = replace(source, plan=source.plan.model_copy(update={"job": job}))
+    asked = []
+
+    def price(changes):
+        asked.append(dict(changes))
+        return 0.052
+
+    export = EXPORTS["verl"](ExportDraft("verl", source=source, price=price))
+    (layout,) = [each for each in export.decisions if each.decision == "rounds.long.rollout"]
+    assert layout.status == "not expressible" and "+5.2%" in layout.cost
+    assert asked == [{"plan.job.rounds.long.rollout.tp": 8, "plan.job.rounds.long.rollout.engines": 8}]
+    stated = EXPORTS["verl"](ExportDraft("verl", source=source))
+    assert any("not 16 x tp 4" in each.cost for each in stated.decisions)
+
+
+def test_megatron_gets_a_tp_that_fits(tmp_path):
+    export = exported(tmp_path, "math-32b", "slime")
+    (tp,) = [each for each in export.decisions if each.decision == "train.tp"]
+    # 32.8B parameters: 6 bytes of each on a replica are 197 GB, of which half of an 80 GB GPU holds an eighth.
+    assert (tp.status, export.settings["--tensor-model-parallel-size"]) == ("approximated", 8)
+
+
+@pytest.mark.parametrize("framework", EXPORTS)
+def test_files_are_what_they_are_called(tmp_path, framework):
+    for name, text in exported(tmp_path, "cpu-demo", framework).files.items():
+        if name.endswith(".py"):
+            ast.parse(text)
+        elif name.endswith(".yaml"):
+            assert isinstance(yaml.safe_load(text), dict)
+
+
+def test_the_reward_file_scores_by_the_jobs_own_function(tmp_path):
+    out = tmp_path / "deep" / "out"
+    out.mkdir(parents=True)
+    namespace = {"__file__": str(out / "reward.py"), "__name__": "reward"}
+    exec(
+        compile(export_plan(EXAMPLES / "cpu-demo.yaml", "trl", out).files["reward.py"], "reward.py", "exec"), namespace
+    )
+    row = json.loads((EXAMPLES / "cpu-demo" / "data.jsonl").read_text().splitlines()[0])
+    own = namespace["score"](row["prompt"], "nothing", row["answer"])
+    assert namespace["reward"]([row["prompt"]], ["nothing"], [json.dumps(row["answer"])]) == [own]
+
+
+@pytest.mark.parametrize("framework", EXPORTS)
+def test_jobs_of_a_group_get_their_placement(framework):
+    exports, table = export_groups(EXAMPLES / "groups.yaml", framework), key_table(framework)
+    assert set(exports) == {"agent-4b", "agent-8b", "code-14b", "math-32b", "math-7b"}
+    for export in exports.values():
+        assert all(key in table and table.dead(key) is None for key in export.settings)
+        assert any(each.decision.endswith(".turns") and each.cost for each in export.decisions)
+    if framework == "slime":
+        assert exports["math-32b"].settings["--rollout-num-gpus"] == 16
+        assert exports["math-32b"].settings["--actor-num-nodes"] == 2
