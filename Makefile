@@ -43,7 +43,7 @@ $(STAMP): pyproject.toml Makefile
 	$(PIP) install --dry-run --no-deps --ignore-installed --report - $(TORCH) 2>/dev/null | grep -q '+cpu' \
 	  && $(PIP) install --no-compile $(TORCH) \
 	  || $(UV) --torch-backend cpu $(TORCH)
-	$(UV) -e '.[cpu,dev,peer]' || $(PIP) install --no-compile -e '.[cpu,dev,peer]'
+	$(UV) -e '.[cpu,dev,peer,trl]' || $(PIP) install --no-compile -e '.[cpu,dev,peer,trl]'
 	$(PIP) uninstall --yes torchvision torchaudio torchcodec
 	-@cd $(VENV)/lib/python3.11/site-packages && ../../../bin/python -m compileall -qq -j 0 -x '$(SELDOM)' $(COMPILED)
 	-@$(BIN)/python -c 'import $(IMPORTED)' >/dev/null 2>&1

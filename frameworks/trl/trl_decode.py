@@ -31,9 +31,9 @@ from ...rounds.machines.round import Round
 from ...rounds.seeds import SeedLedger
 from ..drive_round import DecodedSample, drive_round
 
-# Passes of the event loop from the end of a request to the requests that a machine issues or aborts for it: the waiting
-# call, the driver, the tasks that it starts or cancels, and one to spare.
-_PASSES = 4
+# Passes of the event loop from the end of a request to what a machine does about it: the waiting call, the driver, a
+# score, the driver again, the tasks that it starts or cancels, and some to spare.
+_PASSES = 8
 
 # Steps between two exchanges of processes. One costs a millisecond or so, and a round that learns of an end a few
 # tokens late wastes no more than these.
@@ -128,10 +128,11 @@ async def _run_round(
     driving = asyncio.ensure_future(drive_round(machine, decode, score))
     try:
         while not driving.done():
-            for sample in engine.step() if engine.busy else ():
-                if sample.key in ends:
+            ended = engine.step() if engine.busy else []
+            for sample in ended:
+                if sample.key in ends and not ends[sample.key].done():
                     ends[sample.key].set_result(sample)
-            for _ in range(_PASSES):
+            for _ in range(_PASSES if ended or not engine.busy else 1):
                 await asyncio.sleep(0)
     finally:
         driving.cancel()
