@@ -1,11 +1,11 @@
 """A life of verl's trainer, from its start or a checkpoint until its last step or its death.
 
-    python -m benchmarks.verl_plugin.cpu_trainer FOLDER [--kills N] [--seed S]
+    python -m benchmarks.verl_plugin.cpu_trainer FOLDER [--kills N] [--seed S] [--server fake|vllm]
 
 Real: verl's configuration, its loaders of plug-ins, samplers and managers, its loop `fit` with its checkpoints, data
-set, agent loops, reward workers, load balancer and TransferQueue. Not real: the servers (`fake_server.py`), and the
-update of the weights, in whose place `trained.jsonl` gets what verl's queue holds for it. A server or a worker of agent
-loops is killed in some rounds, while they run.
+set, agent loops, reward workers, load balancer, padding, advantages and TransferQueue. Not real: the update of the
+weights, in whose place `trained.jsonl` gets what verl's queue holds for it, and, if so asked, the servers. A server or
+a worker of agent loops is killed in some rounds, while they run.
 """
 
 from __future__ import annotations
@@ -65,6 +65,13 @@ def configuration(folder: Path, steps: int) -> Any:
                 f"{rollout}.n_gpus_per_node=2",
                 f"{rollout}.tensor_model_parallel_size=1",
                 f"{rollout}.agent.num_workers=2",
+                f"+{rollout}.enable_sleep_mode=false",
+                f"{rollout}.enforce_eager=true",
+                f"{rollout}.dtype=float32",
+                f"{rollout}.load_format=auto",
+                f"{rollout}.max_model_len=256",
+                f"{rollout}.max_num_seqs=128",
+                f"{rollout}.gpu_memory_utilization=0.02",
                 "reward.num_workers=1",
                 f"reward.custom_reward_function.path={__file__}",
                 "reward.custom_reward_function.name=reward",
@@ -76,6 +83,8 @@ def configuration(folder: Path, steps: int) -> Any:
 
 class Worker:
     """What verl's trainer asks of its group of training workers, without any."""
+
+    _dispatch_info = {"actor": [0]}  # noqa: RUF012 - verl's name: one data-parallel rank
 
     def save_checkpoint(self, path: str, *ignored: Any, **more: Any) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -91,7 +100,7 @@ class Engines:
         self.servers, self.open_at_sleep, self.aborted = servers, 0, 0
 
     def sleep_replicas(self) -> None:
-        self.open_at_sleep += self.servers.counts()["open"]
+        self.open_at_sleep += self.servers.unfinished()
 
     def abort_replicas(self) -> None:
         self.aborted += 1
@@ -102,14 +111,16 @@ class Engines:
     resume_generation_replicas = update_weights
 
 
-def trainer_class(folder: Path, steps: int, kills: int, seed: int) -> Any:
+def trainer_class(folder: Path, steps: int, kills: int, seed: int, server: str) -> Any:
     """The trainer that verl has registered as `rlplan`, on parts without GPUs."""
     import ray
     import transfer_queue as tq
     from verl.experimental.reward_loop import RewardLoopManager
     from verl.trainer.ppo.v1 import get_trainer_cls
 
-    from .fake_server import FakeServerManager
+    from .fake_server import CpuServerManager, Replica
+
+    Replica.server = server
 
     class CpuTrainer(get_trainer_cls("rlplan")):  # type: ignore[misc]
         """Kills a part in some rounds, and writes down what is trained."""
@@ -121,7 +132,7 @@ def trainer_class(folder: Path, steps: int, kills: int, seed: int) -> Any:
             self.actor_rollout_wg = Worker()
             self.teacher_model_manager = None
             self.reward_loop_manager = RewardLoopManager(config=self.config)
-            self.llm_server_manager = FakeServerManager.create(config=self.config)
+            self.llm_server_manager = CpuServerManager.create(config=self.config)
             self.checkpoint_manager = Engines(self.llm_server_manager)
             self._random = random.Random(seed)
             self._strikes = set(self._random.sample(range(2, steps), kills))
@@ -147,16 +158,14 @@ def trainer_class(folder: Path, steps: int, kills: int, seed: int) -> Any:
             ray.kill(workers[self._random.randrange(len(workers))])
             self._write({"event": "kill", "step": self.global_steps, "what": "worker"})
 
-        def _balance_batch(self, batch: Any, *ignored: Any, **more: Any) -> Any:
-            return batch
-
         def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
             self._figures = {name: value for name, value in metrics.items() if name.startswith("rlplan/")}
             return batch
 
         def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
             names = ["uid", "responses", "extra_info", "rm_scores", "advantages"]
-            data = tq.kv_batch_get(batch.keys, batch.partition_id, names)
+            keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
+            data = tq.kv_batch_get(keys, batch.partition_id, names)
             self._write(
                 {
                     "event": "trained",
@@ -166,7 +175,8 @@ def trainer_class(folder: Path, steps: int, kills: int, seed: int) -> Any:
                     "tokens": [len(response) for response in data["responses"]],
                     "rewards": [float(scores.sum()) for scores in data["rm_scores"]],
                     "advantages": [float(values[-1]) for values in data["advantages"]],
-                    "queue": len((tq.kv_list("train") or {}).get("train", {})),
+                    "padding": len(batch.keys) - len(keys),
+                    "queue": sorted(tq.kv_list("train")["train"]) == sorted(batch.keys),
                     "open_at_sleep": self.checkpoint_manager.open_at_sleep,
                     **self._figures,
                 }
@@ -184,7 +194,8 @@ def trainer_class(folder: Path, steps: int, kills: int, seed: int) -> Any:
 @click.option("--steps", type=int, default=STEPS)
 @click.option("--kills", type=int, default=0)
 @click.option("--seed", type=int, default=0)
-def main(folder: Path, steps: int, kills: int, seed: int) -> None:
+@click.option("--server", type=click.Choice(["fake", "vllm"]), default="fake")
+def main(folder: Path, steps: int, kills: int, seed: int, server: str) -> None:
     """Train until the last step."""
     import ray
     import transfer_queue as tq
@@ -195,7 +206,7 @@ def main(folder: Path, steps: int, kills: int, seed: int) -> None:
     config = configuration(folder, steps)
     OmegaConf.resolve(config)
     tq.init(config.transfer_queue)
-    trainer = trainer_class(folder, steps, kills, seed)(config)
+    trainer = trainer_class(folder, steps, kills, seed, server)(config)
     trainer.init()
     name = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
     manager = load_class_from_fqn(name, "AgentLoopManager").create(

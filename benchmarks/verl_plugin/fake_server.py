@@ -39,10 +39,10 @@ def expected_tokens(row: int, cap: int) -> float:
 
 @ray.remote
 class FakeServer:
-    """Counts its open requests, and those that were cancelled."""
+    """Draws lengths, and counts its open requests."""
 
     def __init__(self, seed: int) -> None:
-        self._random, self.open, self.cancelled, self.answered = random.Random(seed), 0, 0, 0
+        self._random, self.open = random.Random(seed), 0
 
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **ignored: Any
@@ -56,40 +56,44 @@ class FakeServer:
         self.open += 1
         try:
             await asyncio.sleep(tokens * TOKEN_S)
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
         finally:
             self.open -= 1
-        self.answered += 1
         ids = [WORD] * tokens
         if done + tokens == length:
             ids[-1] = END
         return TokenOutput(token_ids=ids, stop_reason="completed", extra_fields={"global_steps": 0})
 
-    async def counts(self) -> dict[str, int]:
-        return {"open": self.open, "cancelled": self.cancelled, "answered": self.answered}
+    async def unfinished(self) -> int:
+        """Requests that are under way."""
+        return self.open
 
 
-class FakeReplica:
-    """A replica of one such server, as verl's manager starts and registers it."""
+class Replica:
+    """A replica of one server, as verl's manager starts and registers it."""
 
-    def __init__(self, replica_rank: int, **ignored: Any) -> None:
-        self.replica_rank = replica_rank
+    server = "fake"
+
+    def __init__(self, replica_rank: int, config: Any, model_config: Any, **ignored: Any) -> None:
+        self.replica_rank, self.config, self.model_config = replica_rank, config, model_config
 
     async def init_standalone(self) -> None:
-        self._server_address = f"fake:{self.replica_rank}"
-        self._server_handle = FakeServer.options(num_cpus=0, max_concurrency=4096).remote(self.replica_rank)
+        self._server_address = f"cpu:{self.replica_rank}"
+        if self.server == "vllm":
+            from .vllm_server import start_vllm
+
+            self._server_handle = await start_vllm(self.config, self.model_config, self.replica_rank)
+        else:
+            self._server_handle = FakeServer.options(num_cpus=0, max_concurrency=4096).remote(self.replica_rank)
 
 
-class FakeServerManager(LLMServerManager):  # type: ignore[misc]
+class CpuServerManager(LLMServerManager):  # type: ignore[misc]
     """verl's manager of servers, with its real load balancer; `kill` ends a server, another takes its place."""
 
-    rollout_replica_class = FakeReplica
+    rollout_replica_class = Replica
 
     async def _kill(self, place: int) -> None:
         ray.kill(self.server_handles[place])
-        replica = FakeReplica(1000 + random.randrange(10**9))
+        replica = Replica(1000 + random.randrange(10**6), self.rollout_config, self.model_config)
         await replica.init_standalone()
         self.server_handles[place] = replica._server_handle
         await self.global_load_balancer.add_servers.remote({replica._server_address: replica._server_handle})
@@ -97,7 +101,6 @@ class FakeServerManager(LLMServerManager):  # type: ignore[misc]
     def kill(self, place: int) -> None:
         asyncio.run(self._kill(place))
 
-    def counts(self) -> dict[str, int]:
-        """The sums of what the servers that live have counted."""
-        each = ray.get([server.counts.remote() for server in self.server_handles])
-        return {name: sum(counts[name] for counts in each) for name in each[0]}
+    def unfinished(self) -> int:
+        """Requests that are under way on the servers that live."""
+        return sum(ray.get([server.unfinished.remote() for server in self.server_handles]))

@@ -23,6 +23,9 @@ from ..plan_rounds import PlannedRounds, planned_rounds
 STATE = "rlplan.json"
 """The schedule's state, in the folder of each of verl's checkpoints."""
 
+MOST_REASON = 300
+"""Characters of the reason with which a run ends."""
+
 _PLAN = "trainer.v1.rlplan.plan"
 _MANAGER = "rlplan.frameworks.verl.verl_workers.PlannedManager"
 _BUFFER = ("pkg://rlplan.frameworks.verl.verl_trainer", "RoundBuffer")
@@ -238,6 +241,7 @@ def _data_of(group: TrainedGroup, uid: Callable[[str, int], str]) -> TrainedData
 
 def _all_failed(outcome: Outcome) -> str:
     prompt, reason = next(iter(outcome.failures.items()))
+    reason = " ".join(reason.split())[-MOST_REASON:]  # the cause of an actor's error is its last line
     return (
         f"no prompt of the round could be decoded and scored; of {len(outcome.failures)} that failed, row {prompt}: "
         f"{reason}; see the logs of verl's servers and reward workers"

@@ -309,7 +309,7 @@ class PlannedManager(AgentLoopManagerTQ):  # type: ignore[misc]
                     await worker.stop.remote(name)
                 raise
             except Exception as error:
-                if not _is_dead(error):
+                if not _is_dead(error) or getattr(error, "actor_init_failed", False):
                     raise
                 self._restart(place, worker)
                 raise EngineGone(f"worker {place} died") from error

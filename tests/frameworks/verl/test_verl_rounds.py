@@ -31,9 +31,7 @@ def configuration(**changes):
         "algorithm": {"filter_groups": {"enable": False, "metric": None}},
         "skip": {"rollout_tq": {"enable": False}},
         "reward": {"reward_model": {"enable": False, "enable_resource_pool": False}},
-        "trainer": {
-            "v1": {"sampler": {"custom_sampler": {"path": None, "name": None}}, "rlplan": {"plan": str(PLAN)}}
-        },
+        "trainer": {"v1": {"sampler": {"custom_sampler": {"path": None, "name": None}}, "rlplan": {"plan": str(PLAN)}}},
     }
     for path, value in changes.items():
         *parts, last = path.split("__")
@@ -84,7 +82,7 @@ def test_verl_is_told_where_its_parts_are_and_no_other_is_replaced():
     name_parts(config)  # again, as a trainer that is made anew does
     assert config["trainer"]["v1"]["sampler"]["custom_sampler"]["name"] == "RoundBuffer"
     assert config["actor_rollout_ref"]["rollout"]["agent"]["agent_loop_manager_class"].endswith(".PlannedManager")
-    with pytest.raises(InputError, match="custom_sampler.name=Mine"):
+    with pytest.raises(InputError, match=r"custom_sampler\.name=Mine"):
         name_parts(configuration(trainer__v1__sampler__custom_sampler={"path": None, "name": "Mine"}))
 
 

@@ -63,8 +63,8 @@ class Balancer:
 
 
 class Config:
-    class actor_rollout_ref:  # noqa: N801
-        class rollout:  # noqa: N801
+    class actor_rollout_ref:
+        class rollout:
             name = "vllm"
 
 
