@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from ..plans.phrases.numbers import count
 from ..plans.phrases.sentences import listed
 from ..plans.yaml.errors import InputError
 from .shared.options import force_option
+from .shared.tokens_of import tokenizer_option, tokens_by
 
 if TYPE_CHECKING:
     from ..frameworks.logs.imported_run import ImportedRun
@@ -30,11 +30,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="The plan of the job that ran, which report shows beside.",
 )
-@click.option(
-    "--tokenizer",
-    metavar="MODEL",
-    help="Counts the tokens of dumps of texts (verl's, TRL's): a folder, or a name that transformers knows.",
-)
+@tokenizer_option
 @click.option(
     "--cap",
     "cap_tokens",
@@ -78,7 +74,7 @@ def import_trace_command(
         check_target(lengths_path, *(s for s in sources if not s.is_dir()), kind="lengths", force=overwrite)
     if run_path is not None:
         check_run_folder(run_path, overwrite)
-    found = read_run_sources(sources, None if tokenizer is None else _counter(tokenizer))
+    found = read_run_sources(sources, tokens_by(tokenizer))
     trace = _lengths(found, sources, columns, cap_tokens)
     cautions: list[str] = []
     if lengths_path is not None:
@@ -95,17 +91,6 @@ def import_trace_command(
     result = _result(found, trace, lengths_path, run_path, cautions, cap_tokens)
     click.echo(json.dumps(result) if as_json else _text(result))
     return 0
-
-
-def _counter(name: str) -> Callable[[str], int]:
-    """Tokens of a text by a tokenizer. Raises InputError if it cannot be loaded."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--tokenizer {name}: {str(error).splitlines()[0]}") from None
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
 
 
 def _lengths(

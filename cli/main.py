@@ -73,11 +73,17 @@ lengths: Response lengths: tables that ship, and traces imported from a table of
 --cap 16384 -o lengths.jsonl
 
 import-trace: Logs and dumps of verl, slime and TRL as a length trace, and as a run that report and tune read.
-  see: lengths, report, tune
+  see: audit, lengths, report, tune
   What is in a log, and what is not | rlplan import-trace verl.log
   A run of verl beside a plan | rlplan import-trace verl.log --plan plan.yaml --run runs/verl
   slime's dumps as lengths to solve with | rlplan import-trace dumps/ --lengths lengths.jsonl
   Both: steps of the log, lengths of the dumps | rlplan import-trace slime.log dumps/ --plan plan.yaml --run runs/slime
+
+audit: Which prompts over-sampling dropped, by another trainer's dumps, and what that did to lengths.
+  see: import-trace, solve
+  What slime's over-sampling dropped | rlplan audit dumps/ --cap 16384
+  The same as a page, with what its log says was filtered | rlplan audit dumps/ slime.log --html audit.html
+  verl's dumps, with the data set's rows | rlplan audit rollout_data/ --rows 17398 --tokenizer Qwen/Qwen2.5-7B
 
 rewards: Try and audit a job's reward; reward seconds that ship, or of your own.
   exits: 0 done, 1 try: the row is refused, or scoring failed; audit: a row fails

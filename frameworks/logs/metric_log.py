@@ -27,7 +27,7 @@ class LoggedStep:
 
     `train_s`: everything between rollout and the new weights (log-probs of the old policy and the reference included);
     `reward_exposed_s`: rewards after the rollout; `samples`: those that were trained; `deferred`: prompts that wait for
-    a long round, in rounds of a plan.
+    a long round, in rounds of a plan; `filtered`: groups that dynamic sampling dropped (slime logs them by reason).
     """
 
     step: int
@@ -45,6 +45,7 @@ class LoggedStep:
     reward_mean: float | None = None
     long_round: float | None = None
     deferred: float | None = None
+    filtered: float | None = None
 
     @property
     def samples(self) -> int | None:
@@ -122,6 +123,7 @@ _MARKS = {
     "slime": ("perf/rollout_time", "perf/train_time", "perf/actor_train_time", "rollout/response_len/mean"),
     "trl": ("step_time", "completions/mean_length"),
 }
+_FILTERED = "rollout/dynamic_filter/drop_"
 _STEP_KEYS = ("training/global_step", "train/global_step", "rollout/step", "step", "global_step", "Step", "_step")
 
 
@@ -179,6 +181,8 @@ def _log(path: Path, form: str, rows: Iterable[tuple[int, Mapping[str, Any]]]) -
                 # step_time is of a whole step: generation, rewards, forward and backward passes.
                 rest = sum(found[phase] or 0.0 for phase in ("rollout_s", "sync_s", "reward_exposed_s"))
                 found["train_s"] = max(0.0, found["total_s"] - rest)
+            if framework == "slime" and found["rollout_s"] is not None:
+                found["filtered"] = math.fsum(row[key] for key in row if key.startswith(_FILTERED))
             steps.append(LoggedStep(number, **found))
     return MetricLog(path, framework, form, tuple(steps))
 
@@ -272,6 +276,6 @@ def _board(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     events.Reload()
     known = {key for keys in _ALL_KEYS.values() for key in keys}
     for tag in events.Tags()["scalars"]:
-        if tag in known or tag.removeprefix("train/") in known:
+        if tag in known or tag.removeprefix("train/") in known or tag.startswith(_FILTERED):
             for point in events.Scalars(tag):
                 yield point.step, {tag: point.value}

@@ -30,6 +30,7 @@ class DumpedSample:
         step: the rollout's or step's number in the dump.
         prompt: digest of the prompt's text: the same for all samples of a prompt, whenever it is drawn.
         group: what tells groups of one step apart: slime's group index, verl's uid, else the prompt.
+        text: the prompt's first letters, for people.
         group_number: slime's group index, which counts the groups that its data source gave out.
         long_round: whether a long round of a plan trained it (rlplan's own rollout function says so).
     """
@@ -41,6 +42,7 @@ class DumpedSample:
     prompt_tokens: int | None
     truncated: bool | None
     reward: float | None
+    text: str = ""
     group_number: int | None = None
     long_round: bool | None = None
 
@@ -111,6 +113,13 @@ def digest(prompt: Any) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
+_SHOWN = 80
+
+
+def _begin(prompt: Any) -> str:
+    return " ".join(_said(prompt)[: 4 * _SHOWN].split())[:_SHOWN]
+
+
 def _finite(value: Any) -> float | None:
     try:
         number = float(value)
@@ -159,6 +168,7 @@ def _slime_samples(path: Path, step: int, rows: list[Any]) -> Iterator[DumpedSam
             prompt_tokens=len(tokens) - length if tokens is not None and len(tokens) > length else None,
             truncated=None if status is None else status in ("truncated", "aborted"),
             reward=_finite(reward),
+            text=_begin(row.get("prompt")),
             group_number=group if isinstance(group, int) else None,
             long_round=own.get("round") == "long" if isinstance(own, dict) else None,
         )
@@ -208,6 +218,7 @@ def _verl_samples(path: Path, rows: list[tuple[int, Any]], count: Count | None) 
             prompt_tokens=None if count is None else count(str(row["input"])),
             truncated=None,
             reward=_finite(row.get("score")),
+            text=_begin(row["input"]),
         )
 
 
@@ -239,6 +250,7 @@ def _trl_samples(rows: list[dict[str, Any]], rewards: list[str], count: Count | 
             truncated=None,
             # Weights of several rewards are not in the file.
             reward=_finite(row[rewards[0]]) if len(rewards) == 1 else None,
+            text=_begin(row["prompt"]),
         )
 
 

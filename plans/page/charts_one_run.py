@@ -102,7 +102,8 @@ def _step_hover(series: Mapping[str, Sequence[Any]], part: range) -> str:
         f"{PHASE_NAMES[phase]} {seconds(statistics.fmean(series[f'{phase}_s'][i] or 0.0 for i in part))}"
         for phase in PHASES
     ]
-    lines.append(f"longest {max(series['max_tokens'][i] for i in part):,} tokens")
+    if longest := [series["max_tokens"][i] for i in part if series["max_tokens"][i] is not None]:
+        lines.append(f"longest {max(longest):,} tokens")
     return "<br>".join(lines)
 
 

@@ -20,7 +20,7 @@ def test_verls_console_log_has_all_phases():
     parts = (0.4396058242610681, 0.315497227080241, 0.0106651509567959, 1.3204773043455225)
     assert first.train_s == pytest.approx(sum(parts)) and first.sync_s == 0.1917955043087719
     assert first.samples == 128 and first.max_tokens == 288.0
-    assert missing_fields(log.steps) == ["median_tokens", "long_round", "deferred"]
+    assert missing_fields(log.steps) == ["median_tokens", "long_round", "deferred", "filtered"]
 
 
 def test_slimes_console_log_puts_rollout_and_trainer_together():
