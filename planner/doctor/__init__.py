@@ -1,1 +1,1 @@
-"""What a trainer's set-up takes, whoever's trainer it is: bytes by phase, seconds by phase."""
+"""What is wrong with a trainer's set-up, in any framework: memory by phase, clashes, seconds, better placements."""
