@@ -145,18 +145,20 @@ page; rows, settings and sources are in `benchmarks/ledger/*.yaml`.
 
 _STEPS = """## Steps
 
-Seconds. "First" is what the first run of all rows said; "laws" what the laws say now, without a factor; "predicted" is
-with the factors below. "Stated" is the error, one standard deviation, that the prediction states of itself. Rows with a
-star fit the factors, and judge nothing.
+Seconds. "First" is what the laws said when the row was first priced, without a factor; "laws" what they say now;
+"predicted" is with the factors below. "Stated" is the error, one standard deviation, that the prediction states of
+itself. Rows with a star fit the factors, and judge nothing.
 
 | step | measured | first | laws | predicted | off by | stated |
 |---|---|---|---|---|---|---|
 """
 
 _SINCE = (
-    "What was changed after the first run, for reasons that are no row's figures: where generation runs ahead and "
-    "responses go on under new weights, rounds decode side by side (three rows one step ahead), and TRL has one sync "
-    "in the eight rounds of a step."
+    "What was changed after these first runs, each by what other sources say. Where generation runs ahead and responses "
+    "go on under new weights, rounds decode side by side. TRL has one sync in the eight rounds of a step. vLLM of NeMo-RL "
+    "v0.6 schedules ahead. GPUs report 6 % more bytes than their name says, which matters to an engine whose weights "
+    "nearly fill them. Weights that cross between pools go in buckets, at the rate that verl measured, but in TRL and "
+    "OpenRLHF."
 )
 
 _FACTORS = """## Factors
@@ -195,8 +197,9 @@ _KNOWN = """## What stands in the way
 - RollPacker's veRL: 14B decodes at 16 ms a token at the end of a round. The law says 10 ms, with CUDA
   graphs; whether its engines had them is not said. Its trainer takes micro-batches of one sample, of some 1,200
   tokens, on replicas of 8 (14B) and 16 (32B) ranks. Kernels so small do not fill a GPU, which the law does not know.
-- Mixtures of experts whose trainer has GPUs of its own: the law of that transfer counts each expert's tensors. Trainers
-  of today send them in buckets.
+- Mixtures of experts on GB200s: training of Qwen3-30B-A3B takes as many GPU seconds as on H100s (of the steps one step
+  ahead, 2,400 for both), so it is bound by what is in no data sheet: small kernels, the exchange of tokens between
+  ranks. The law, of Hopper GPUs, expects twice the speed.
 
 By row, what the planner does not express, or the source does not say:
 

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import yaml
 
-from rlplan.planner.doctor.setup_seconds import NONE, Overheads, SetupSeconds, StepFacts, loaded_bytes, setup_seconds
+from rlplan.planner.doctor.setup_seconds import (
+    NONE,
+    Overheads,
+    SetupSeconds,
+    StepFacts,
+    loaded_bytes,
+    setup_seconds,
+    with_overheads,
+)
 from rlplan.plans.facts.trainer_setup import TrainerSetup
 from rlplan.plans.yaml.errors import InputError
 
@@ -31,6 +39,7 @@ class LedgerRow:
         measured: seconds of the step, and of phases or of sums of them ("old_logprobs+reference").
         outside: what the planner does not express, or the source does not say.
         setup: None where the row cannot be priced; `outside` says why.
+        laws: what the laws alone make of the set-up; None: it has none.
     """
 
     name: str
@@ -42,7 +51,7 @@ class LedgerRow:
     measured: Mapping[str, float]
     outside: str
     setup: TrainerSetup | None
-    facts: StepFacts
+    laws: SetupSeconds | None
 
 
 def ledger_rows(folder: Path = FOLDER) -> list[LedgerRow]:
@@ -62,6 +71,7 @@ def _read(path: Path) -> Iterator[LedgerRow]:
         if setup is not None:
             all_gpus = setup["nodes"] * setup["gpus_per_node"]
             setup = {"train_gpus": all_gpus, "rollout_gpus": all_gpus, **setup}
+        made = None if setup is None else TrainerSetup(**setup)
         yield LedgerRow(
             row["name"],
             path.stem,
@@ -71,16 +81,16 @@ def _read(path: Path) -> Iterator[LedgerRow]:
             row.get("first"),
             {name: float(seconds) for name, seconds in row["measured"].items()},
             "; ".join(part for part in (row.get("outside", ""), page.get("outside", "")) if part),
-            None if setup is None else TrainerSetup(**setup),
-            StepFacts(**facts),
+            made,
+            None if made is None else setup_seconds(made, StepFacts(**facts), NONE),
         )
 
 
 def predicted(row: LedgerRow, overheads: Overheads) -> SetupSeconds | None:
     """The row's seconds, None where it cannot be priced; its step has `rounds` of all phases but the sync."""
-    if row.setup is None:
+    if row.setup is None or row.laws is None:
         return None
-    seconds = setup_seconds(row.setup, row.facts, overheads)
+    seconds = with_overheads(row.setup, row.laws, overheads)
     again = (row.rounds - 1) * (seconds.step_s - seconds.phases_s["sync"])
     return replace(seconds, step_s=seconds.step_s + again)
 

@@ -1,12 +1,10 @@
 """Seconds of a step of another framework's trainer, by phase, from the planner's own costs.
 
 Generation is a plain round (or one that races, with over-sampling) of the real machine on the engines of the set-up, by
-the decode law of a shipped profile; the passes of the trainer are its training law. Both laws are of data sheets and of
-a model's shape, so any public model on any listed GPU has a price, with an error that grows with the way from the
-profile's model. What another trainer does otherwise than ours is physics too: Megatron's weights stay gathered and its
-tensor ranks share out norms and logits, samples that are not packed are padded, an optimizer on the host steps at the
-host's rate. `Overheads` is all that is fitted: what frameworks take over these laws, found on named rows of
-docs/ledger.md and judged on the others (benchmarks/ledger).
+the decode law of a shipped profile; the trainer's passes (trainer_passes.py) are by its training law. Both laws are of
+data sheets and of a model's shape, so any public model on any listed GPU has a price, with an error that grows with the
+way from the profile's model. `Overheads` is all that is fitted: what frameworks take over these laws, found on named
+rows of docs/ledger.md and judged on the others (benchmarks/ledger).
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,16 +21,17 @@ from numpy.typing import NDArray
 from ...plans.facts.model_shape import named_model
 from ...plans.facts.public_models import Architecture
 from ...plans.facts.trainer_setup import TrainerSetup
-from ...plans.schema.levers import EngineLayout, UpdateLayout
+from ...plans.schema.levers import EngineLayout
 from ...plans.yaml.errors import InputError
 from ...profiles.hardware import GPUS, Gpu, gpu_of, hint_of
-from ...profiles.laws.rank_memory import ENGINE_RESERVE_BYTES, UTILISATION, rank_parameters
-from ...profiles.laws.train_error import law_error, parallel_factor
-from ...profiles.laws.train_law import BACKWARD, FILL, IMBALANCE, OPTIMIZER_BYTES, WEIGHT_BYTES, TrainPhysics
+from ...profiles.laws.rank_memory import ENGINE_RESERVE_BYTES
+from ...profiles.laws.sync_law import COLOCATED_ERROR, START_S
+from ...profiles.laws.train_error import law_error
+from ...profiles.laws.train_law import WEIGHT_BYTES
 from ...profiles.length_tables import shipped_table
 from ...profiles.library import GPU_NAMES, MODEL_NAMES, library_profile
 from ...profiles.library.scaled_profile import SCALED_ERROR, entry_by_law
-from ...profiles.phase_schema import Rollout, TrainLaw
+from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile
 from ...rounds.machines.race import RaceRound
 from ..costs.colocation import MAP_BYTES_PER_S
@@ -39,10 +39,10 @@ from ..costs.decode_costs import DecodeCost, decode_cost
 from ..costs.reward_costs import AT_ONCE
 from ..lengths.table_lengths import copula_tokens
 from ..simulate.reference_round import RoundLengths, simulate_round
+from .trainer_passes import PASSES, trainer_passes
 
-CPU_ADAM_S = 0.45e-9
-"""Seconds of one host for one parameter of an optimizer that steps there: 10 s for 72e9 parameters on four hosts
-(DeepSpeed#6834), 9.6 s for 107e9 on four (slime#1139)."""
+_Array = NDArray[np.float64]
+_Priced = tuple[Architecture, Gpu]
 
 SEQUENCES = {True: 1024, False: 256}
 """Sequences that vLLM decodes at once where nobody says, by whether the GPU has 70 GB or more (its arg_utils.py)."""
@@ -50,15 +50,22 @@ SEQUENCES = {True: 1024, False: 256}
 SHARE = {"vllm": 0.9, "sglang": 0.85, "transformers": 0.9}
 """Of a GPU that an engine takes where nobody says."""
 
+REPORTED = 1.063
+"""Bytes that a GPU reports over the GB of its name times 1e9."""
+
+BUCKETS_BYTES_PER_S = 8.25e9
+"""Of weights that go from trainers with GPUs of their own to engines in buckets: verl's checkpoint engine by NCCL, from
+2 to 30 ranks on H100s (verl/checkpoint_engine/README.md)."""
+
+SENDS_TENSORS = {"trl", "openrlhf"}
+"""Frameworks whose trainers then send one tensor after the other, as the law of profiles has it."""
+
 UNLIKE_GPU_ERROR = 0.2
 """Relative error that comes with a GPU of which no profile ships: factors over the data sheets are another one's."""
 
 SCORES_ITS_OWN: Mapping[str, bool] = {"trl": False}
 """Whether the trainer scores its samples with the weights they came from before the update, by framework; the others
 do. TRL leaves the pass out where a batch is trained once."""
-
-PADS: Mapping[str, bool] = {"trl": True, "openrlhf": True}
-"""Whether samples of a micro-batch are padded to the longest of them; the others pack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ class Overheads:
 
 NONE = Overheads()
 FITTED = Overheads(decode=1.09, megatron=0.861, sharded=1.025, scoring=0.97, load_bytes_per_s=2.25e9)
-"""Found by `python -m benchmarks.ledger --fit` on the rows that it names."""
+"""What the rows with a star in docs/ledger.md ask for (benchmarks/ledger/ledger_rows.py, `fit`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,7 @@ class SetupSeconds:
         phases_s: those that the set-up has of generation, old_logprobs, reference, update, sync, offload.
         limits_s: by phase what the data sheet allows at best: bytes of weights and KV over bandwidth, operations over
             peak.
-        error: relative, one standard deviation, of `step_s`.
+        errors: relative, one standard deviation, by phase; `error`: of `step_s`.
         mean_tokens: of a trained response.
         notes: what was assumed, and what is not priced.
     """
@@ -125,6 +132,7 @@ class SetupSeconds:
     step_s: float
     phases_s: dict[str, float]
     limits_s: dict[str, float]
+    errors: dict[str, float]
     error: float
     mean_tokens: float
     notes: tuple[str, ...]
@@ -134,7 +142,27 @@ def setup_seconds(
     setup: TrainerSetup, facts: StepFacts | None = None, overheads: Overheads = FITTED, seed: int = 0
 ) -> SetupSeconds:
     """The seconds of a step of the set-up. Raises InputError where its model or its GPU has no data sheet."""
-    facts = facts or StepFacts()
+    return with_overheads(setup, _by_the_laws(setup, facts or StepFacts(), seed), overheads)
+
+
+def with_overheads(setup: TrainerSetup, laws: SetupSeconds, overheads: Overheads) -> SetupSeconds:
+    """The step of the set-up that takes `laws` without any overhead."""
+    phases = dict(laws.phases_s)
+    phases["generation"] *= overheads.decode
+    phases["update"] *= overheads.trainer(setup)
+    for name in phases.keys() & {"old_logprobs", "reference"}:
+        phases[name] *= overheads.trainer(setup) * overheads.scoring
+    if setup.colocated:
+        phases["sync"] += loaded_bytes(setup) / overheads.load_bytes_per_s
+    total = sum(phases.values())
+    trainer_s = total - phases["generation"] - phases["sync"]
+    ahead = setup.steps_ahead > 0 and not setup.colocated
+    step_s = max(phases["generation"], trainer_s) + phases["sync"] if ahead else total
+    error = math.hypot(*(laws.errors[name] * seconds for name, seconds in phases.items())) / total
+    return replace(laws, step_s=step_s, phases_s=phases, error=error)
+
+
+def _by_the_laws(setup: TrainerSetup, facts: StepFacts, seed: int) -> SetupSeconds:
     notes: list[str] = []
     model, gpu, error = _shape(setup), _gpu(setup), 0.0
     profile = _profile(model, gpu)
@@ -151,38 +179,35 @@ def setup_seconds(
         prompt = max(1.0, setup.max_prompt_tokens / 4)
         notes.append(f"prompts of {prompt:.0f} tokens, a quarter of the most, assumed")
     entry = entry_by_law(profile, model, gpu, setup.rollout_tp, error)
-    round_ = _generate(setup, facts, profile, entry, (model, gpu), prompt, seed, notes)
-    trainer = _trainer(setup, facts, profile.train_law, (model, gpu), round_.lengths + prompt)
-    phases: dict[str, float] = {"generation": round_.seconds * overheads.decode}
+    decode = _engines(setup, facts, profile, entry, (model, gpu))
+    round_ = _generate(setup, facts, decode, (model, gpu), prompt, seed, notes)
+    trainer = trainer_passes(setup, profile.train_law, model, gpu, round_.lengths + prompt, facts.padded)
+    phases = {"generation": round_.seconds}
     if facts.old_logprobs if facts.old_logprobs is not None else SCORES_ITS_OWN.get(setup.framework, True):
-        phases["old_logprobs"] = trainer.score_s() * overheads.trainer(setup) * overheads.scoring
+        phases["old_logprobs"] = trainer.score_s()
     if setup.reference:
-        phases["reference"] = trainer.score_s() * overheads.trainer(setup) * overheads.scoring
-    phases["update"] = trainer.update_s(setup) * overheads.trainer(setup)
-    if setup.colocated or entry.sync_apart is None:
-        phases["sync"] = entry.sync.p50 + loaded_bytes(setup) / overheads.load_bytes_per_s
-    else:
-        phases["sync"] = entry.sync_apart.p50
+        phases["reference"] = trainer.score_s()
+    phases["update"] = trainer.update_s(setup)
+    phases["sync"] = entry.sync.p50 if setup.colocated or entry.sync_apart is None else entry.sync_apart.p50
+    if not setup.colocated and setup.framework not in SENDS_TENSORS:
+        phases["sync"] = min(phases["sync"], START_S + WEIGHT_BYTES * model.parameters / BUCKETS_BYTES_PER_S)
     if moved := trainer.moves_s(setup) + _turns_s(setup, gpu):
         phases["offload"] = moved
     if setup.critic:
         notes.append("the critic's passes are not priced")
     if setup.lora_rank:
-        notes.append("LoRA is priced as training of all weights")
+        notes.append("adapters are priced as sent merged into all weights")
     if setup.engine == "transformers":
         notes.append("generation without an engine is priced as if vLLM did it")
     if setup.rollout_tp > setup.gpus_per_node:
         notes.append("an engine spans nodes: its sums are priced as inside one")
-    ours = sum(seconds for name, seconds in phases.items() if name not in ("generation", "sync"))
-    step_s = phases["generation"] + ours + phases["sync"]
     if setup.steps_ahead and not setup.colocated:
-        step_s = max(phases["generation"], ours) + phases["sync"]
         notes.append("generation runs ahead: a step is the longer of both sides, and the sync")
-    limits = {"generation": round_.limit_s, **{name: trainer.limit_s(name) for name in phases if name in _PASSES}}
-    errors = {"generation": _decode_error(entry), "sync": 0.7, "offload": 0.35}
+    limits = {"generation": round_.limit_s, **{name: trainer.limit_s(name) for name in phases if name in PASSES}}
+    known = {"generation": _decode_error(entry), "sync": COLOCATED_ERROR, "offload": UNLIKE_GPU_ERROR}
     law = math.hypot(law_error(profile.train_law, trainer.layout), error)
-    off = math.hypot(*(errors.get(name, law) * seconds for name, seconds in phases.items())) / sum(phases.values())
-    return SetupSeconds(step_s, phases, limits, off, float(round_.lengths.mean()), tuple(notes))
+    errors = {name: known.get(name, law) for name in phases}
+    return SetupSeconds(0.0, phases, limits, errors, 0.0, float(round_.lengths.mean()), tuple(notes))
 
 
 def loaded_bytes(setup: TrainerSetup) -> float:
@@ -221,10 +246,17 @@ def _profile(model: Architecture, gpu: Gpu) -> Profile:
         return sum(abs(math.log(rate)) for rate in rates)
 
     likest = gpu.name if gpu.name in GPU_NAMES else min(GPU_NAMES, key=unlike)
-    profiles = [library_profile(likest, name) for name in MODEL_NAMES]
-    laws = [profile for profile in profiles if profile.train_law is not None]
-    of_kind = [p for p in laws if p.train_law is not None and bool(p.train_law.shape.experts) == bool(model.experts)]
-    return min(of_kind or laws, key=lambda p: abs(math.log((p.model_parameters or 1) / model.parameters)))
+    profiles = _profiles(likest)
+    of_kind = [
+        p for p in profiles if p.train_law is not None and bool(p.train_law.shape.experts) == bool(model.experts)
+    ]
+    return min(of_kind or profiles, key=lambda p: abs(math.log((p.model_parameters or 1) / model.parameters)))
+
+
+@cache
+def _profiles(gpu: str) -> tuple[Profile, ...]:
+    profiles = (library_profile(gpu, name) for name in MODEL_NAMES)
+    return tuple(profile for profile in profiles if profile.train_law is not None)
 
 
 # -- generation --------------------------------------------------------------------------------------------------------
@@ -232,19 +264,12 @@ def _profile(model: Architecture, gpu: Gpu) -> Profile:
 
 class _Round(NamedTuple):
     seconds: float
-    lengths: NDArray[np.float64]
+    lengths: _Array
     limit_s: float
 
 
 def _generate(
-    setup: TrainerSetup,
-    facts: StepFacts,
-    profile: Profile,
-    entry: Rollout,
-    of: tuple[Architecture, Gpu],
-    prompt: float,
-    seed: int,
-    notes: list[str],
+    setup: TrainerSetup, facts: StepFacts, decode: DecodeCost, of: _Priced, prompt: float, seed: int, notes: list[str]
 ) -> _Round:
     """One round of the engines: its seconds, the lengths that are trained, and the seconds of its bytes."""
     # Where generation runs ahead and responses go on under new weights, rounds decode side by side.
@@ -252,7 +277,6 @@ def _generate(
     wanted = beside * setup.prompts
     issued = beside * max(setup.issued_prompts or setup.prompts, setup.prompts)
     lengths = _lengths(setup, facts, issued, seed, notes)
-    decode = _engines(setup, facts, profile, entry, of)
     most = setup.max_num_seqs or SEQUENCES[of[1].memory_bytes >= 70e9]
     machine = RaceRound(
         [str(place) for place in range(issued)], wanted, setup.samples, setup.samples, setup.max_response_tokens
@@ -279,16 +303,15 @@ def _generate(
     if (setup.partial_rollout and beside == 1) or setup.dynamic_sampling:
         notes.append("rounds are priced without samples that go on, or are drawn again, in the next one")
     trained = np.array([tokens for group in machine.outcome().trained for tokens in group.tokens], float)
-    limit_s = _bytes_s(setup, of, steps, read, entry.kv_bytes_per_token) / beside
+    limit_s = _bytes_s(setup, of, steps, read) / beside
     return _Round(times.decode_end_s / beside, trained[::beside], limit_s)
 
 
 def _bytes_s(
     setup: TrainerSetup,
-    of: tuple[Architecture, Gpu],
+    of: _Priced,
     steps: Mapping[tuple[int, int], float],
     read: Mapping[int, float],
-    kv_bytes: float,
 ) -> float:
     """Seconds in which the busiest engine's GPUs read the weights of its steps, and the KV, at their full bandwidth."""
     model, gpu = of
@@ -297,13 +320,14 @@ def _bytes_s(
         touched = 1 - (1 - model.active_experts / model.experts) ** sequences if model.experts else 0.0
         return WEIGHT_BYTES * (model.common_parameters + touched * model.expert_parameters)
 
+    kv_bytes = WEIGHT_BYTES * model.kv_values_per_token
     bytes_read = {engine: kv_bytes * tokens for engine, tokens in read.items()}
     for (engine, sequences), count in steps.items():
         bytes_read[engine] = bytes_read.get(engine, 0.0) + count * weights(sequences)
     return max(bytes_read.values()) / (setup.rollout_tp * gpu.memory_bytes_per_s)
 
 
-def _lengths(setup: TrainerSetup, facts: StepFacts, issued: int, seed: int, notes: list[str]) -> NDArray[np.float64]:
+def _lengths(setup: TrainerSetup, facts: StepFacts, issued: int, seed: int, notes: list[str]) -> _Array:
     """Lengths of all issued samples, (prompts, samples): the table's, times what makes their mean the set-up's."""
     table, cap = shipped_table(facts.lengths), setup.max_response_tokens
     cdf = [(float(tokens), share) for tokens, share in table.quantiles]
@@ -319,20 +343,19 @@ def _lengths(setup: TrainerSetup, facts: StepFacts, issued: int, seed: int, note
     return _capped(factor * drawn, cap)
 
 
-def _capped(tokens: NDArray[np.float64], cap: int) -> NDArray[np.float64]:
-    whole: NDArray[np.float64] = np.clip(np.ceil(tokens), 1, cap)
+def _capped(tokens: _Array, cap: int) -> _Array:
+    whole: _Array = np.clip(np.ceil(tokens), 1, cap)
     return whole
 
 
-def _engines(
-    setup: TrainerSetup, facts: StepFacts, profile: Profile, entry: Rollout, of: tuple[Architecture, Gpu]
-) -> DecodeCost:
+def _engines(setup: TrainerSetup, facts: StepFacts, profile: Profile, entry: Rollout, of: _Priced) -> DecodeCost:
     """Decode costs of the set-up's engines, with the room for KV that their share of memory leaves."""
     model, gpu = of
     share = SHARE[setup.engine] if setup.memory_share is None else setup.memory_share
     ranks = min(setup.rollout_tp, 1 if model.latent_kv else model.kv_heads)
-    more = (share - UTILISATION) * gpu.memory_bytes * ranks / (2.0 * model.kv_values_per_token)
-    room = max(setup.max_prompt_tokens + setup.max_response_tokens, round(entry.kv_capacity_tokens + more))
+    taken = share * REPORTED * gpu.memory_bytes - (0.0 if setup.engine == "sglang" else ENGINE_RESERVE_BYTES)
+    fits = int((taken - loaded_bytes(setup)) * ranks / (WEIGHT_BYTES * model.kv_values_per_token))
+    room = max(setup.max_prompt_tokens + setup.max_response_tokens, fits)
     priced = profile.model_copy(update={"rollout": (entry,), "checks": ()})
     engines = setup.engines * setup.rollout_dp  # ranks whose attention is data parallel have sequences of their own
     cost = decode_cost(priced, entry, engines)
@@ -352,139 +375,3 @@ def _turns_s(setup: TrainerSetup, gpu: Gpu) -> float:
     mapped = 2 * (share * gpu.memory_bytes - ENGINE_RESERVE_BYTES) / MAP_BYTES_PER_S
     crossed = 2 * loaded_bytes(setup) / gpu.host_copy_bytes_per_s if setup.engine_keeps_weights_on_host else 0.0
     return mapped + crossed
-
-
-# -- the trainer -------------------------------------------------------------------------------------------------------
-
-_PASSES = {"old_logprobs": 1.0, "reference": 1.0, "update": 1.0 + BACKWARD}
-
-
-@dataclass(frozen=True)
-class _Trainer:
-    """The passes of a trainer over a round's samples.
-
-    Attributes:
-        tokens, squares: sums over the samples as the trainer computes them, padding included.
-        useful, useful_squares: of their own tokens.
-        micro_tokens: of a micro-batch, mean.
-        steps: optimizer steps.
-    """
-
-    physics: TrainPhysics
-    layout: UpdateLayout
-    tokens: float
-    squares: float
-    useful: float
-    useful_squares: float
-    micro_tokens: float
-    steps: int
-    zero: int
-
-    def _pass_s(self, token_s: float, pair_s: float, micro_s: float, begins: int) -> float:
-        """Seconds of a pass that waits for its last replica `begins` times: tokens, micro-batches, pipeline bubbles."""
-        dp, pp = self.layout.dp, self.layout.pp
-        work = (token_s * self.tokens + pair_s * self.squares) / dp
-        micros = max(begins * 1.0, self.tokens / dp / self.micro_tokens + begins / 2)
-        each = work / micros + micro_s
-        waited = IMBALANCE * math.log2(dp) if dp > 1 else 0.0
-        return work + micros * micro_s + begins * (pp - 1 + waited) * each
-
-    def score_s(self) -> float:
-        """Seconds of a forward pass over all samples."""
-        token, pair, micro = self.physics.scored(self.layout)
-        if self.zero < 3:
-            micro -= self._gathered_s(0.25)
-        return self._pass_s(token, pair, micro, 1)
-
-    def update_s(self, setup: TrainerSetup) -> float:
-        """Seconds of all optimizer steps with their passes."""
-        physics, layout = self.physics, self.layout
-        micro, step = physics.micro_batch_s(layout), physics.step_s(layout)
-        if self.zero < 3:  # weights stay; gradients are reduced and new weights gathered once a step
-            micro -= self._gathered_s(1.0)
-            step += self._gathered_s(6 / 8)
-        if setup.optimizer_at == "host":
-            shard = rank_parameters(physics.architecture, layout)
-            nodes = max(1, setup.train_gpus // setup.gpus_per_node)
-            crossed = 6 * shard / physics.gpu.host_copy_bytes_per_s
-            step += CPU_ADAM_S * physics.architecture.parameters / nodes + crossed
-            step -= shard * OPTIMIZER_BYTES / physics.gpu.memory_bytes_per_s
-        work = self._pass_s(physics.token_s(layout), physics.pair_s(layout), micro, self.steps)
-        return work + self.steps * step
-
-    def _gathered_s(self, share: float) -> float:
-        """Seconds to move a share of what FSDP moves of a rank's weights in a micro-batch, where not hidden."""
-        moved = self.physics.micro_batch_s(self.layout) - replace(
-            self.physics, factors={**self.physics.factors, "gather": 0.0}
-        ).micro_batch_s(self.layout)
-        return share * moved
-
-    def moves_s(self, setup: TrainerSetup) -> float:
-        """Seconds a step in which states that are on the device between phases only go to the host and come back."""
-        shard = rank_parameters(self.physics.architecture, self.layout)
-        weights = (4.0 if self.zero == 3 else 2.0 * self.layout.shard_ranks) * shard
-        optimizer = (8.0 if self.zero == 3 else 12.0) * shard
-        crossed = weights * (setup.weights_at == "between") + optimizer * (setup.optimizer_at == "between")
-        return 2 * crossed / self.physics.gpu.host_copy_bytes_per_s
-
-    def limit_s(self, name: str) -> float:
-        """Seconds of a pass's operations, recomputation aside, at the GPUs' peak."""
-        a = self.physics.architecture
-        flops = _PASSES[name] * (
-            2 * a.active_parameters * self.useful + a.attention_flops_per_pair / 2 * self.useful_squares
-        )
-        return flops / (self.layout.accelerators * self.physics.gpu.bf16_flops)
-
-
-def _trainer(
-    setup: TrainerSetup,
-    facts: StepFacts,
-    law: TrainLaw,
-    of: tuple[Architecture, Gpu],
-    samples: NDArray[np.float64],
-) -> _Trainer:
-    """The trainer of a set-up before samples of so many tokens, prompts included."""
-    model, gpu = of
-    padded = facts.padded if facts.padded is not None else PADS.get(setup.framework, False)
-    computed = samples
-    if setup.micro_batch_tokens is None:
-        size = max(1, setup.micro_batch_samples or 1)
-        if padded:
-            longest = np.maximum.reduceat(samples, np.arange(0, len(samples), size))
-            computed = np.repeat(longest, size)[: len(samples)]
-        micro = size * float(computed.mean())
-    else:
-        micro = FILL * max(setup.micro_batch_tokens * setup.cp * setup.sp, float(samples.max()))
-    copies = setup.dp * setup.cp * setup.sp // (setup.shard_ranks or setup.dp * setup.cp * setup.sp)
-    layout = UpdateLayout(
-        dp=setup.dp,
-        tp=setup.tp,
-        pp=setup.pp,
-        cp=setup.cp,
-        sp=setup.sp,
-        ep=setup.ep,
-        state_copies=max(1, copies),
-        micro_batch_tokens=max(1, round(micro)),
-        recompute=setup.recompute,
-    )
-    physics = TrainPhysics(
-        model,
-        gpu,
-        law.factors,
-        law.fabric_bytes_per_s,
-        setup.gpus_per_node,
-        parallel_factor(law),
-        all_shared=setup.backend == "megatron",
-    )
-    mini = setup.mini_batch_samples or len(samples)
-    return _Trainer(
-        physics,
-        layout,
-        float(computed.sum()),
-        float((computed**2).sum()),
-        float(samples.sum()),
-        float((samples**2).sum()),
-        micro,
-        max(1, math.ceil(len(samples) / mini)),
-        setup.zero,
-    )

@@ -76,6 +76,25 @@ def test_recomputation_and_host_optimizer_cost_the_update_alone() -> None:
         assert seconds.phases_s["old_logprobs"] == pytest.approx(usual.phases_s["old_logprobs"])
 
 
+def test_adapters_spare_gradients_of_weights_and_the_optimizer() -> None:
+    usual, adapters = priced(), priced(lora_rank=16)
+    assert 0.5 < adapters.phases_s["update"] / usual.phases_s["update"] < 0.8
+    assert adapters.phases_s["generation"] == usual.phases_s["generation"]
+    assert priced(lora_rank=16, optimizer_at="host").phases_s["update"] == adapters.phases_s["update"]
+
+
+def test_weights_cross_between_pools_in_buckets_or_one_by_one() -> None:
+    apart = {"colocated": False, "nodes": 2}
+    in_buckets, one_by_one = priced(**apart), priced(**apart, framework="trl")
+    assert in_buckets.phases_s["sync"] == pytest.approx(0.5 + 2 * 7.6e9 / 8.25e9, rel=0.02)
+    assert one_by_one.phases_s["sync"] > 1.5 * in_buckets.phases_s["sync"]
+
+
+def test_a_larger_share_of_memory_decodes_long_samples_faster() -> None:
+    shares = [priced(memory_share=share, samples=64, mean_response_tokens=1500.0) for share in (0.3, 0.9)]
+    assert shares[0].phases_s["generation"] > 1.1 * shares[1].phases_s["generation"]
+
+
 def test_each_optimizer_step_costs_its_own() -> None:
     assert priced(mini_batch_samples=16).phases_s["update"] > priced().phases_s["update"] + 7 * 0.02
 
