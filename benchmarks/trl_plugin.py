@@ -151,7 +151,7 @@ class Arm:
             num_generations=N,
             max_completion_length=CAP,
             learning_rate=5e-5,
-            loss_type="dr_grpo",
+            loss_type="grpo",
             mask_truncated_completions=True,
             gradient_checkpointing=False,
             seed=SEED,

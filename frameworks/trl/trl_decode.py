@@ -105,14 +105,14 @@ async def _run_round(
     ends: dict[SampleKey, asyncio.Future[PlannedSample]] = {}
 
     async def decode(
-        issue: Issue, before: DecodedSample[PlannedSample] | None, limit: int
+        issue: Issue, before: DecodedSample[PlannedSample] | None, max_tokens: int
     ) -> DecodedSample[PlannedSample]:
         if before is None:
             sample = PlannedSample(issue.key, prompt_tokens(issue.prompt), seeds.issue(issue))
         else:
             sample = before.sample
         end = ends[issue.key] = asyncio.get_running_loop().create_future()
-        engine.add(sample, limit)
+        engine.add(sample, max_tokens)
         try:
             sample = await end
         except asyncio.CancelledError:

@@ -13,7 +13,8 @@ callbacks and `max_completion_length` are the trainer's own attributes.
 
 The loss is TRL's, and divides by constants. `dr_grpo` divides by P n times `max_completion_length`; that attribute,
 which nothing else reads once the trainer is built (but tools, which are refused), becomes the plan's response tokens a
-sample. So the loss is the sum over tokens, over the plan's `loss.tokens`: a token weighs the same in every round.
+sample. So the loss is the sum over tokens, over the plan's `loss.tokens`: a token weighs the same in every round. What
+follows the gradients, clipping and AdamW's second moment, takes them over their kind's norm (`loss.grad_norms`).
 
 Invariants:
 - a round is run once its weights are there: between the optimizer step before and the first forward pass of its own;
@@ -32,15 +33,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from ...plans.schema.planned_job import KindNorms
 from ...plans.yaml.errors import InputError
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.outcome import Fate
-from ...rounds.round_spec import prompts_wanted
+from ...rounds.round_spec import RoundName, prompts_wanted
 from ...rounds.schedule import Schedule
 from ...rounds.seeds import RoundSeeds, SeedLedger
 from ..plan_rounds import PlannedRounds, planned_rounds
@@ -110,7 +113,8 @@ def _misfits(trainer: Any, planned: PlannedRounds) -> Iterator[tuple[bool, str]]
     )
     if indexed:
         yield len(prompts) < wanted, f"its rounds need {wanted} prompts, and the data set has {len(prompts)}"
-    yield args.dataloader_num_workers > 0, "rows come late: leave dataloader_num_workers at 0"
+    late = args.dataloader_num_workers > 0 or args.accelerator_config.dispatch_batches
+    yield late, "rows come late: leave dataloader_num_workers at 0 and dispatch_batches unset"
     yield (
         args.restore_callback_states_from_checkpoint,
         "leave restore_callback_states_from_checkpoint off; deferred prompts are restored without it",
@@ -210,6 +214,67 @@ class LateRows:
         return [LateRow(batch, place) for place in range(len(indices))]
 
 
+# -- updates -----------------------------------------------------------------------------------------------------------
+
+
+class KindScale:
+    """Clipping and AdamW's second moment, for gradients of kinds of round that differ in size by what a plan expects.
+
+    Both take a step's gradients over its kind's norm, the first moment takes them as they are: else a larger gradient
+    would divide itself, and a token of one kind of round move weights less than one of the other.
+    """
+
+    def __init__(self, args: Any, norms: KindNorms | None) -> None:
+        self._args, self._norms, self._clip = args, norms, args.max_grad_norm
+        self._share = 1.0
+        self._kept: list[tuple[Any, Any]] = []
+        self._attached: Any = None
+
+    def begin(self, kind: RoundName) -> None:
+        """The gradients to come are of this kind."""
+        if self._norms is not None:
+            self._share = self._norms.long if kind == "long" else self._norms.short
+            self._args.max_grad_norm = self._clip * self._share if self._clip else self._clip
+
+    def end(self) -> None:
+        """The step is over: checkpoints keep the trainer's own arguments."""
+        self._args.max_grad_norm = self._clip
+
+    def attach(self, optimizer: Any) -> None:
+        """Follow the steps of the trainer's optimizer."""
+        inner = getattr(optimizer, "optimizer", optimizer)
+        if self._norms is None or inner is self._attached:
+            return
+        if not isinstance(inner, torch.optim.Adam):  # and so AdamW
+            log.warning(
+                "rounds: steps of %s are not scaled by kind of round; torch's AdamW would be", type(inner).__name__
+            )
+            return
+        self._attached = inner
+        inner.register_step_pre_hook(self._before)
+        inner.register_step_post_hook(self._after)
+
+    def _scaled(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
+        kept = [optimizer.state[weight] for weight in weights]
+        return [weight.grad for weight in weights], [state["exp_avg"] for state in kept if "exp_avg" in state]
+
+    @torch.no_grad()
+    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        # With gradients and first moment over the share, and the rate times it, only the second moment differs.
+        gradients, moments = self._scaled(optimizer)
+        torch._foreach_mul_([*gradients, *moments], 1.0 / self._share)
+        self._kept = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"], group["weight_decay"] = group["lr"] * self._share, group["weight_decay"] / self._share
+
+    @torch.no_grad()
+    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        torch._foreach_mul_(self._scaled(optimizer)[1], self._share)
+        for group, (rate, decay) in zip(optimizer.param_groups, self._kept, strict=True):
+            group["lr"], group["weight_decay"] = rate, decay
+
+
 # -- rounds ------------------------------------------------------------------------------------------------------------
 
 
@@ -219,22 +284,25 @@ class PlannedTraining:
     Attributes:
         schedule: the kinds of round that come, and the deferred prompts (ids: `row_of` has their rows).
         planned: what the plan says.
+        scale: what updates make of it.
     """
 
     def __init__(self, trainer: GRPOTrainer, planned: PlannedRounds) -> None:
         self.planned = planned
         self._trainer: Any = trainer
         args: Any = trainer.args
-        self._data: Any = trainer.train_dataset
-        digits = len(str(len(self._data) - 1))
-        self._rows = {f"{index:0{digits}d}": index for index in range(len(self._data))}
+        data: Any = trainer.train_dataset
+        self._data = data
+        digits = len(str(len(data) - 1))
+        self._rows = {f"{index:0{digits}d}": index for index in range(len(data))}
         self.schedule = Schedule(planned.spec, list(self._rows), args.seed)
         self._trained_samples = self._trained_tokens = 0
         self._ready: dict[str, Any] | None = None
-        self._trainer.train_dataset = LateRows(len(self._data), self._decode_rows)
+        self._trainer.train_dataset = LateRows(len(data), self._decode_rows)
         self._trainer.rollout_func = self._rollout
         if trainer.loss_type == "dr_grpo":
             self._trainer.max_completion_length = planned.loss.tokens / args.generation_batch_size
+        self.scale = KindScale(args, planned.loss.grad_norms)
         trainer.add_callback(PlannedRoundsState(self))
 
     def row_of(self, prompt: str) -> dict[str, Any]:
@@ -248,6 +316,7 @@ class PlannedTraining:
         if schedule.deferred and schedule.rounds_owed >= left > 0 and not schedule.draining:
             schedule.drain()
         kind, number, machine = schedule.next_kind(), schedule.round_number, schedule.begin()
+        self.scale.begin(kind)
         seeds = RoundSeeds(trainer.args.seed, schedule.epoch_of, number if machine.cuts else None)
         texts: dict[str, list[int]] = {}
 
@@ -412,6 +481,10 @@ class PlannedRoundsState(TrainerCallback, ExportableState):
                 "to go on with; begin a new run from its weights"
             )
         self._planned.restore(kept["attributes"])
+        self._planned.scale.attach(kwargs.get("optimizer"))
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._planned.scale.end()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if waiting := len(self._planned.schedule.deferred):

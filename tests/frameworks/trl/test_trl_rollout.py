@@ -8,7 +8,8 @@ import torch
 import yaml
 from transformers import LlamaForCausalLM, TrainerCallback
 
-from rlplan.frameworks.trl.trl_rollout import LateRows, PlannedTraining, plan_trainer
+from rlplan.frameworks.trl.trl_rollout import KindScale, LateRows, PlannedTraining, plan_trainer
+from rlplan.plans.schema.planned_job import KindNorms
 from rlplan.plans.yaml.errors import InputError
 
 from .tiny_trainer import CAP, CUTOFF, TOKENS, N, P, dataset, rewards, trainer_of, write_model, write_plan
@@ -180,6 +181,7 @@ def test_evaluation_and_races_decode_by_the_same_engine(model, tmp_path):
         ({"entropy_coef": 0.01}, {}, "set entropy_coef=0"),
         ({"num_iterations": 2}, {}, "a round is one optimizer step"),
         ({"dataloader_num_workers": 1}, {}, "leave dataloader_num_workers at 0"),
+        ({"accelerator_config": {"dispatch_batches": True}}, {}, "leave .* dispatch_batches unset"),
         ({"restore_callback_states_from_checkpoint": True}, {}, "leave restore_callback_states_from_checkpoint off"),
         ({"rows": 8}, {}, "its rounds need 10 prompts, and the data set has 8"),
         ({}, {"prompts": 8}, "the plan is for 8 prompts a step, and the trainer is set to 4"),
@@ -201,6 +203,38 @@ def test_a_plain_plan_takes_any_loss(model, tmp_path):
         plan_trainer(SimpleNamespace(), tmp_path / "sync.yaml")
     trainer.train()
     assert history(trainer, "rounds/trained_prompts") == [P]
+
+
+def test_only_the_second_moment_takes_gradients_over_their_norm():
+    rate, decay, (beta1, beta2), shares = 0.1, 0.2, (0.9, 0.95), [2.0, 0.5, 2.0]
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    optimizer = torch.optim.AdamW([weight], lr=rate, weight_decay=decay, betas=(beta1, beta2), eps=0.0)
+    args = SimpleNamespace(max_grad_norm=1.5)
+    scale = KindScale(args, KindNorms(short=0.5, long=2.0))
+    scale.attach(SimpleNamespace(optimizer=optimizer))
+    scale.attach(optimizer)
+    expected, first, second = weight.detach().clone(), 0.0, 0.0
+    for step, share in enumerate(shares, 1):
+        scale.begin("long" if share == 2.0 else "short")
+        assert args.max_grad_norm == 1.5 * share
+        gradient = torch.tensor([0.3 * step, -0.7], dtype=torch.float64)
+        weight.grad = gradient.clone()
+        optimizer.step()
+        scale.end()
+        first = beta1 * first + (1 - beta1) * gradient
+        second = beta2 * second + (1 - beta2) * (gradient / share) ** 2
+        moved = rate * (first / (1 - beta1**step)) / (second / (1 - beta2**step)).sqrt()
+        expected = expected * (1 - rate * decay) - moved
+        torch.testing.assert_close(weight.detach(), expected)
+        torch.testing.assert_close(optimizer.state[weight]["exp_avg"], first)
+    assert args.max_grad_norm == 1.5
+    assert optimizer.param_groups[0]["lr"] == rate and optimizer.param_groups[0]["weight_decay"] == decay
+
+
+def test_other_optimizers_are_left_alone_and_named(caplog):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    KindScale(SimpleNamespace(max_grad_norm=0.0), KindNorms(short=0.5, long=2.0)).attach(optimizer)
+    assert "steps of SGD are not scaled by kind of round" in caplog.text
 
 
 def test_rows_are_decoded_when_one_is_read_once():
