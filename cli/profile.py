@@ -165,7 +165,7 @@ def _audited(job: Job, job_path: Path) -> RewardAudit | None:
     """Whether the job's reward pays its rows' own answers, and no wrong ones; None where that cannot be asked.
 
     Called before anything is started: a reward function that cannot be used is refused here."""
-    from ..executor.rewards.audit import AUDITED, audit_job
+    from ..executor.rewards.reward_audit import AUDITED, audit_job
     from .shared.output import share
 
     if not any(part.kind in AUDITED for part in job.reward.parts):

@@ -21,7 +21,7 @@ from .main import EXIT_FAILED
 from .shared.options import ACTIONS, force_option, must_fit_action, refuse_options_but
 
 if TYPE_CHECKING:
-    from ..executor.rewards.audit import Audited
+    from ..executor.rewards.reward_audit import Audited
     from ..executor.rewards.local_scoring import Tried
     from ..plans.files.prompt_rows import Prompt, RowFault
     from ..plans.schema.job import Job, JobPaths, RewardSpec
@@ -380,7 +380,7 @@ def _responses(
 
 def _response(parts: list[RewardSpec], row: Prompt, given: str | None) -> tuple[str, str] | None:
     """(what is scored, where it is from); None where nothing is given and the row has no reference."""
-    from ..executor.rewards.audit import AUDITED, references
+    from ..executor.rewards.reward_audit import AUDITED, references
     from ..plans.yaml.input_files import DATA_BYTES, read_text
 
     if given == "-":
@@ -401,7 +401,7 @@ def _line(name: str | None, reward: float | None, refused: bool, why: str) -> di
 
 def _audit(path: Path, most: int | None, as_json: bool) -> int:
     from ..api.input_paths import job_file, need_job
-    from ..executor.rewards.audit import audit_job
+    from ..executor.rewards.reward_audit import audit_job
     from ..plans.schema.job import load_job
     from .shared.output import share
 
