@@ -154,11 +154,11 @@ itself. Rows with a star fit the factors, and judge nothing.
 """
 
 _SINCE = (
-    "What was changed after these first runs, each by what other sources say. Where generation runs ahead and responses "
-    "go on under new weights, rounds decode side by side. TRL has one sync in the eight rounds of a step. vLLM of NeMo-RL "
-    "v0.6 schedules ahead. GPUs report 6 % more bytes than their name says, which matters to an engine whose weights "
-    "nearly fill them. Weights that cross between pools go in buckets, at the rate that verl measured, but in TRL and "
-    "OpenRLHF."
+    "What was changed after these first runs; misses prompted it, other sources say how much. Where generation "
+    "runs ahead and responses go on under new weights, rounds decode side by side. TRL has one sync in the eight "
+    "rounds of a step. vLLM of NeMo-RL v0.6 schedules ahead. GPUs report 6 % more bytes than their name says, "
+    "which matters to an engine whose weights nearly fill them. Weights that cross between pools go in buckets, "
+    "at the rate that verl measured, but in TRL and OpenRLHF."
 )
 
 _FACTORS = """## Factors
