@@ -14,7 +14,7 @@ import click
 from rlplan.planner.doctor.setup_seconds import FITTED, NONE, Overheads
 
 from .. import entry
-from .ledger_rows import LedgerRow, asked, ledger_rows, predicted, sum_s
+from .ledger_rows import LedgerRow, asked, fit, ledger_rows, predicted, sum_s
 
 PAGE = Path(__file__).parents[2] / "docs" / "ledger.md"
 AIM = 0.15
@@ -48,6 +48,7 @@ def run(rows: Sequence[LedgerRow] | None = None, fitted: Overheads = FITTED) -> 
         "median_error_judged_unfitted": _median(abs(row["error_unfitted"]) for row in judged),
         "median_error_judged": _median(abs(row["error"]) for row in judged),
         "worst_error_judged": max(abs(row["error"]) for row in judged),
+        "median_error_judged_without": _without(rows),
         "judged_within_stated": sum(abs(row["error"]) <= row["stated_error"] for row in judged),
         "median_error_by_source": {
             name: _median(abs(row["error"]) for row in judged if row["page"] == name) for name in pages
@@ -56,6 +57,20 @@ def run(rows: Sequence[LedgerRow] | None = None, fitted: Overheads = FITTED) -> 
         "factors_asked": asked(rows),
         "by_row": by_row,
     }
+
+
+def _without(rows: Sequence[LedgerRow]) -> dict[str, float]:
+    """By fitted row the median error of the judged ones if that row fitted nothing."""
+    medians = {}
+    for left_out in (row for row in rows if row.fitted):
+        factors = fit([row for row in rows if row is not left_out])
+        steps = [
+            (row.measured["step"], predicted(row, factors)) for row in rows if "step" in row.measured and not row.fitted
+        ]
+        medians[left_out.name] = _median(
+            abs(ours.step_s / measured - 1) for measured, ours in steps if ours is not None
+        )
+    return medians
 
 
 def _median(errors: Iterable[float]) -> float:
@@ -154,11 +169,11 @@ itself. Rows with a star fit the factors, and judge nothing.
 """
 
 _SINCE = (
-    "What was changed after these first runs, each by what other sources say. Where generation runs ahead and responses "
-    "go on under new weights, rounds decode side by side. TRL has one sync in the eight rounds of a step. vLLM of NeMo-RL "
-    "v0.6 schedules ahead. GPUs report 6 % more bytes than their name says, which matters to an engine whose weights "
-    "nearly fill them. Weights that cross between pools go in buckets, at the rate that verl measured, but in TRL and "
-    "OpenRLHF."
+    "What was changed after these first runs; misses prompted it, other sources say how much. Where generation "
+    "runs ahead and responses go on under new weights, rounds decode side by side. TRL has one sync in the eight "
+    "rounds of a step. vLLM of NeMo-RL v0.6 schedules ahead. GPUs report 6 % more bytes than their name says, "
+    "which matters to an engine whose weights nearly fill them. Weights that cross between pools go in buckets, "
+    "at the rate that verl measured, but in TRL and OpenRLHF."
 )
 
 _FACTORS = """## Factors
@@ -226,6 +241,11 @@ def page(result: dict[str, Any]) -> str:
             f"{_share(result['median_error_unfitted'])}. {_SINCE}"
         ),
         _FACTORS + "".join(_factor_line(result, name) for name in result["factors"]),
+        _filled(
+            "Without one of these rows the median error of the rows that judge would be "
+            + ", ".join(f"{_share(error)} ({name})" for name, error in result["median_error_judged_without"].items())
+            + "."
+        ),
         _PHASES + "".join(_phase_lines(row) for row in priced),
         _KNOWN + "".join(_told(priced)),
         _NOT_PRICED + "".join(_left_line(row) for row in rows if row not in priced),

@@ -68,6 +68,7 @@ def test_most_judged_steps_are_near_what_was_measured(result: dict[str, Any]) ->
     assert result["rows_judged"] >= 12
     assert result["median_error_judged"] <= 0.15
     assert result["median_error_judged"] < result["median_error_judged_unfitted"]
+    assert list(result["median_error_judged_without"]) == result["rows_fitted"]
 
 
 def test_errors_are_of_the_steps_that_are_told(result: dict[str, Any]) -> None:
