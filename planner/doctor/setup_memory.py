@@ -38,7 +38,7 @@ ENGINE_BESIDE_BYTES = {"vllm": 1.0e9, "sglang": 5.0e9, "transformers": 0.0}
 """Of a GPU that an awake engine takes beside its share: vLLM's communicators; SGLang's share is weights and KV alone,
 and its captured graphs and activations come on top."""
 
-ENGINE_SHARES = {"vllm": 0.9, "sglang": 0.85, "transformers": 0.0}
+ENGINE_SHARES = {"vllm": 0.9, "sglang": 0.85, "transformers": 0.9}
 """Of a GPU that an engine takes where nothing is said."""
 
 FRAGMENTS_SHARE = 0.05

@@ -39,6 +39,7 @@ from ..costs.decode_costs import DecodeCost, decode_cost
 from ..costs.reward_costs import AT_ONCE
 from ..lengths.table_lengths import copula_tokens
 from ..simulate.reference_round import RoundLengths, simulate_round
+from .setup_memory import capacity_bytes, memory_share
 from .trainer_passes import PASSES, trainer_passes
 
 _Array = NDArray[np.float64]
@@ -46,12 +47,6 @@ _Priced = tuple[Architecture, Gpu]
 
 SEQUENCES = {True: 1024, False: 256}
 """Sequences that vLLM decodes at once where nobody says, by whether the GPU has 70 GB or more (its arg_utils.py)."""
-
-SHARE = {"vllm": 0.9, "sglang": 0.85, "transformers": 0.9}
-"""Of a GPU that an engine takes where nobody says."""
-
-REPORTED = 1.063
-"""Bytes that a GPU reports over the GB of its name times 1e9."""
 
 BUCKETS_BYTES_PER_S = 8.25e9
 """Of weights that go from trainers with GPUs of their own to engines in buckets: verl's checkpoint engine by NCCL, from
@@ -351,9 +346,8 @@ def _capped(tokens: _Array, cap: int) -> _Array:
 def _engines(setup: TrainerSetup, facts: StepFacts, profile: Profile, entry: Rollout, of: _Priced) -> DecodeCost:
     """Decode costs of the set-up's engines, with the room for KV that their share of memory leaves."""
     model, gpu = of
-    share = SHARE[setup.engine] if setup.memory_share is None else setup.memory_share
     ranks = min(setup.rollout_tp, 1 if model.latent_kv else model.kv_heads)
-    taken = share * REPORTED * gpu.memory_bytes - (0.0 if setup.engine == "sglang" else ENGINE_RESERVE_BYTES)
+    taken = memory_share(setup) * capacity_bytes(gpu) - (0.0 if setup.engine == "sglang" else ENGINE_RESERVE_BYTES)
     fits = int((taken - loaded_bytes(setup)) * ranks / (WEIGHT_BYTES * model.kv_values_per_token))
     room = max(setup.max_prompt_tokens + setup.max_response_tokens, fits)
     priced = profile.model_copy(update={"rollout": (entry,), "checks": ()})
@@ -371,7 +365,6 @@ def _turns_s(setup: TrainerSetup, gpu: Gpu) -> float:
     """Seconds in which colocated engines sleep and wake: memory is mapped, weights kept on the host cross its link."""
     if not (setup.colocated and setup.engine_sleeps):
         return 0.0
-    share = SHARE[setup.engine] if setup.memory_share is None else setup.memory_share
-    mapped = 2 * (share * gpu.memory_bytes - ENGINE_RESERVE_BYTES) / MAP_BYTES_PER_S
+    mapped = 2 * (memory_share(setup) * gpu.memory_bytes - ENGINE_RESERVE_BYTES) / MAP_BYTES_PER_S
     crossed = 2 * loaded_bytes(setup) / gpu.host_copy_bytes_per_s if setup.engine_keeps_weights_on_host else 0.0
     return mapped + crossed
