@@ -113,7 +113,9 @@ def expand(raw: str, line: int, variables: ShellVariables, depth: int = 0) -> li
             fields.add(" ".join(word.text for word in values), unresolved)
         else:
             fields.split(" ".join(word.text for word in values), unresolved)
-    return fields.words(had_quotes='"' in raw or "'" in raw)
+    # "${A[@]}" of an empty array is no word; any other quoted text is one, even an empty one.
+    listed = re.fullmatch(r'"\$(\{\w+\[@\]\}|\{?@\}?)"', raw) is not None
+    return fields.words(had_quotes=not listed and ('"' in raw or "'" in raw))
 
 
 def expand_text(raw: str, line: int, variables: ShellVariables, depth: int = 0) -> ShellWord:

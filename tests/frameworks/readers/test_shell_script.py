@@ -26,7 +26,7 @@ def commands(tmp_path, text, **files):
         ),
         ('A="--x 1 --y"\nrun $A "$A"', ["run", "--x", "1", "--y", "--x 1 --y"]),
         ("run a \\\n  b # c\n", ["run", "a", "b"]),
-        ("run ${NONE[@]} $@ x", ["run", "x"]),
+        ('run ${NONE[@]} $@ "$@" "" x', ["run", "", "x"]),
         ("M=/m/Qwen3-4B/\nrun $(basename $M) ${M##*/m/} $(seq 1 3)", ["run", "Qwen3-4B", "Qwen3-4B/", "1", "2", "3"]),
         ("n=8\nif [ $n -gt 4 ]; then T=2; else T=1; fi\nrun $T", ["run", "2"]),
         ("n=2\nif [[ $n == 1 ]]; then T=2; elif (( n > 1 )); then T=3; else T=1; fi\nrun $T", ["run", "3"]),
