@@ -257,7 +257,8 @@ class TransformersEngine:
     def step(self) -> list[PlannedSample]:
         self._leave()
         room = self._most_rows - len(self._rows)
-        if self._waiting and room > 0:
+        # Rows that join hold the others up for a step, and move the cache: they come many at once.
+        if self._waiting and room >= min(len(self._waiting), self._most_rows // 4 + 1):
             joining = [self._waiting.pop(key) for key in list(self._waiting)[:room]]
             logits = self._join(joining)
         else:
