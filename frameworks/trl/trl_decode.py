@@ -207,7 +207,7 @@ class RoomyLayer(DynamicLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
-            return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[no-any-return]
+            return super().update(key_states, value_states, *args, **kwargs)
         assert self.keys is not None and self.values is not None
         columns, wanted = self.keys.shape[2], self.keys.shape[2] + key_states.shape[2]
         if self._room is None or self._room[0].shape[2] < wanted:
@@ -221,6 +221,9 @@ class RoomyLayer(DynamicLayer):
     def hold(self, keys: Tensor, values: Tensor) -> None:
         """Have these in place of what was there."""
         self.keys, self.values, self._room = keys, values, None
+
+
+_new_layer: Any = RoomyLayer  # its constructor, which is transformers', has no types
 
 
 class TransformersEngine:
@@ -299,7 +302,7 @@ class TransformersEngine:
         cache: Any = DynamicCache(config=self._model.config)
         if odd := sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer}):
             raise InputError(f"the model has layers of kind {', '.join(odd)}; decode by vLLM instead: use_vllm=True")
-        cache.layers = [RoomyLayer() for _ in cache.layers]
+        cache.layers = [_new_layer() for _ in cache.layers]
         logits = self._forward(ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
         if self._cache is None:
             self._cache, self._mask = cache, mask
