@@ -209,10 +209,9 @@ class SleepingVllm:
     """What TRL keeps of a vLLM that sleeps between rounds; notes what is asked of it."""
 
     enable_sleep_mode = _llm_weights_sleeping = True
-    generation_kwargs = {}
 
     def __init__(self):
-        self.asked = []
+        self.asked, self.generation_kwargs = [], {}
         self.llm = SimpleNamespace(
             llm_engine=None,
             wake_up=lambda tags: self.asked.append(f"wake {tags}"),
