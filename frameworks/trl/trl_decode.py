@@ -24,6 +24,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from ...plans.yaml.errors import InputError
 from ...rounds.machines.events import Issue, SampleKey
@@ -198,6 +200,32 @@ class SharedEngine:
 # -- the trainer's model -----------------------------------------------------------------------------------------------
 
 
+class RoomyLayer(DynamicLayer):
+    """Keys and values (rows x heads x columns x width) with room for more: a token does not copy all of them."""
+
+    _room: tuple[Tensor, Tensor] | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            return super().update(key_states, value_states, *args, **kwargs)
+        assert self.keys is not None and self.values is not None
+        columns, wanted = self.keys.shape[2], self.keys.shape[2] + key_states.shape[2]
+        if self._room is None or self._room[0].shape[2] < wanted:
+            more = wanted + wanted // 4 + 16 - columns
+            self._room = (pad(self.keys, (0, 0, 0, more)), pad(self.values, (0, 0, 0, more)))
+        for room, states in zip(self._room, (key_states, value_states), strict=True):
+            room[:, :, columns:wanted] = states
+        self.keys, self.values = (room[:, :, :wanted] for room in self._room)
+        return self.keys, self.values
+
+    def hold(self, keys: Tensor, values: Tensor) -> None:
+        """Have these in place of what was there."""
+        self.keys, self.values, self._room = keys, values, None
+
+
+_new_layer: Any = RoomyLayer  # its constructor, which is transformers', has no types
+
+
 class TransformersEngine:
     """Decodes with a causal language model of transformers, which must be in eval mode.
 
@@ -232,7 +260,8 @@ class TransformersEngine:
     def step(self) -> list[PlannedSample]:
         self._leave()
         room = self._most_rows - len(self._rows)
-        if self._waiting and room > 0:
+        # Rows that join hold the others up for a step, and move the cache: they come many at once.
+        if self._waiting and room >= min(len(self._waiting), self._most_rows // 4 + 1):
             joining = [self._waiting.pop(key) for key in list(self._waiting)[:room]]
             logits = self._join(joining)
         else:
@@ -262,13 +291,10 @@ class TransformersEngine:
         first = int(self._mask.amax(0).argmax())
         self._mask = self._mask[:, first:]
         for layer in self._cache.layers:
-            layer.keys, layer.values = layer.keys[rows, :, first:], layer.values[rows, :, first:]
+            layer.hold(layer.keys[rows, :, first:], layer.values[rows, :, first:])
 
     def _join(self, joining: list[tuple[PlannedSample, int]]) -> Tensor:
         """Read the prompts, and what was decoded of them before, into the cache; logits of the next tokens."""
-        from transformers import DynamicCache
-        from transformers.cache_utils import DynamicLayer
-
         texts = [sample.prompt + sample.response for sample, _ in joining]
         columns = max(map(len, texts))
         ids = torch.tensor([[0] * (columns - len(text)) + text for text in texts], device=self._mask.device)
@@ -276,6 +302,7 @@ class TransformersEngine:
         cache: Any = DynamicCache(config=self._model.config)
         if odd := sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer}):
             raise InputError(f"the model has layers of kind {', '.join(odd)}; decode by vLLM instead: use_vllm=True")
+        cache.layers = [_new_layer() for _ in cache.layers]
         logits = self._forward(ids, mask, (mask.cumsum(1) - 1).clamp(min=0), cache)
         if self._cache is None:
             self._cache, self._mask = cache, mask
@@ -283,8 +310,8 @@ class TransformersEngine:
             wide = max(columns, self._mask.shape[1])
             self._mask = torch.cat([_wider(self._mask, wide, 1), _wider(mask, wide, 1)])
             for old, new in zip(self._cache.layers, cache.layers, strict=True):
-                old.keys = torch.cat([_wider(old.keys, wide, 2), _wider(new.keys, wide, 2)])
-                old.values = torch.cat([_wider(old.values, wide, 2), _wider(new.values, wide, 2)])
+                both = ((old.keys, new.keys), (old.values, new.values))
+                old.hold(*(torch.cat([_wider(part, wide, 2) for part in parts]) for parts in both))
         self._rows = self._rows + joining
         return logits
 

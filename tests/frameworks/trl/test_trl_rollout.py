@@ -205,6 +205,41 @@ def test_a_plain_plan_takes_any_loss(model, tmp_path):
     assert history(trainer, "rounds/trained_prompts") == [P]
 
 
+class SleepingVllm:
+    """What TRL keeps of a vLLM that sleeps between rounds; notes what is asked of it."""
+
+    enable_sleep_mode = _llm_weights_sleeping = True
+
+    def __init__(self):
+        self.asked, self.generation_kwargs = [], {}
+        self.llm = SimpleNamespace(
+            llm_engine=None,
+            wake_up=lambda tags: self.asked.append(f"wake {tags}"),
+            sleep=lambda level: self.asked.append(f"sleep {level}"),
+        )
+
+    def sync_weights(self):
+        self.asked.append("weights")
+        self._llm_weights_sleeping = False
+
+
+def test_a_vllm_that_sleeps_gets_weights_and_cache_for_a_round():
+    vllm = SleepingVllm()
+    rule = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
+    trainer = SimpleNamespace(
+        **rule, use_vllm=True, vllm_generation=vllm, accelerator=SimpleNamespace(num_processes=1),
+        state=SimpleNamespace(global_step=3), _last_loaded_step=3,
+    )  # fmt: skip
+    planned = SimpleNamespace(_trainer=trainer)
+    for step in (3, 3, 4):
+        trainer.state.global_step = step
+        with PlannedTraining._engine(planned) as engine:
+            assert not engine.busy
+            vllm.asked.append("round")
+    assert vllm.asked == ["weights", "wake ['kv_cache']", "round", "sleep 2"] * 3
+    assert trainer._last_loaded_step == 4 and vllm._llm_weights_sleeping
+
+
 def test_only_the_second_moment_takes_gradients_over_their_norm():
     rate, decay, (beta1, beta2), shares = 0.1, 0.2, (0.9, 0.95), [2.0, 0.5, 2.0]
     weight = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
