@@ -42,7 +42,7 @@ MOST_STOPPED = 65536
 
 
 @dataclass(slots=True)
-class Limits:
+class SampleLimits:
     """Where a sample's requests end, and what became of it; of one sample, in the worker that runs it.
 
     Attributes:
@@ -66,7 +66,7 @@ class Limits:
     stored: asyncio.Future[None] | None = None
 
 
-_LIMITS: ContextVar[Limits | None] = ContextVar("limits", default=None)
+_LIMITS: ContextVar[SampleLimits | None] = ContextVar("limits", default=None)
 
 
 # -- in a worker -------------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ _LIMITS: ContextVar[Limits | None] = ContextVar("limits", default=None)
 class _Asked:
     """A server's handle that notes what it is asked for, so that the request can be aborted."""
 
-    def __init__(self, server: Any, limits: Limits) -> None:
+    def __init__(self, server: Any, limits: SampleLimits) -> None:
         self.generate, self._server, self._limits = self, server, limits
 
     def remote(self, **request: Any) -> Any:
@@ -111,7 +111,7 @@ class CutoffClient(LLMServerClient):  # type: ignore[misc]
         return whole
 
     async def _request(
-        self, limits: Limits, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], kwargs: Any
+        self, limits: SampleLimits, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], kwargs: Any
     ) -> Any:
         limits.request = None
         try:
@@ -172,7 +172,7 @@ class PlannedWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class.__ray_acto
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._samples: dict[str, tuple[asyncio.Task[None], Limits]] = {}
+        self._samples: dict[str, tuple[asyncio.Task[None], SampleLimits]] = {}
         self._stopped: set[str] = set()  # samples whose stop came before their start
         rollout, ends = self.config.actor_rollout_ref.rollout, [self.tokenizer.eos_token_id]
         of_model = getattr(self.model_config.generation_config, "eos_token_id", None)
@@ -194,7 +194,7 @@ class PlannedWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class.__ray_acto
         if name in self._stopped:
             self._stopped.discard(name)
             raise EngineGone("the sample is no longer wanted")
-        limits = Limits(max_tokens, cutoff_tokens, self._ends, drops)
+        limits = SampleLimits(max_tokens, cutoff_tokens, self._ends, drops)
         task = asyncio.ensure_future(self._run_sample(row, sample, limits))
         self._samples[name] = (task, limits)
         reached = asyncio.ensure_future(limits.reached.wait())
@@ -227,7 +227,7 @@ class PlannedWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class.__ray_acto
         if limits.stored is not None:
             await asyncio.wait({limits.stored})
 
-    async def _run_sample(self, row: dict[str, Any], sample: int, limits: Limits) -> None:
+    async def _run_sample(self, row: dict[str, Any], sample: int, limits: SampleLimits) -> None:
         _LIMITS.set(limits)  # of this task alone
         agent = {"agent_name": self.config.actor_rollout_ref.rollout.agent.default_agent_loop}
         step = {"step": row["global_steps"], "sample_index": row["index"], "rollout_n": sample, "validate": False}

@@ -18,7 +18,7 @@ from verl.workers.rollout.replica import TokenOutput
 from rlplan.frameworks.drive_round import EngineGone
 from rlplan.frameworks.verl import verl_workers
 from rlplan.frameworks.verl.verl_rounds import _BUFFER, _MANAGER
-from rlplan.frameworks.verl.verl_workers import _LIMITS, CutoffClient, Limits
+from rlplan.frameworks.verl.verl_workers import _LIMITS, CutoffClient, SampleLimits
 
 END = 9
 
@@ -94,7 +94,7 @@ def test_verl_has_loaded_the_trainer_by_its_entry_point():
 
 
 def test_a_short_rounds_sample_is_one_request_up_to_the_cutoff():
-    server, limits = Server([5] * 8), Limits(8, None, frozenset({END}), drops=True)
+    server, limits = Server([5] * 8), SampleLimits(8, None, frozenset({END}), drops=True)
     output, _ = asked(server, limits)
     assert (limits.tokens, limits.truncated) == (8, True) and not limits.reached.is_set()
     assert server.generate.asked[0]["sampling_params"] == {"temperature": 1.0, "max_tokens": 8}
@@ -102,13 +102,13 @@ def test_a_short_rounds_sample_is_one_request_up_to_the_cutoff():
 
 
 def test_a_response_that_ends_at_the_cutoff_is_not_truncated():
-    limits = Limits(8, None, frozenset({END}), drops=True)
+    limits = SampleLimits(8, None, frozenset({END}), drops=True)
     asked(Server([5] * 7 + [END]), limits)
     assert (limits.tokens, limits.truncated) == (8, False)
 
 
 def test_a_long_rounds_sample_goes_on_from_its_cutoff():
-    server, limits = Server([5] * 4, [6, 6, END]), Limits(16, 4, frozenset({END}), drops=False)
+    server, limits = Server([5] * 4, [6, 6, END]), SampleLimits(16, 4, frozenset({END}), drops=False)
     output, _ = asked(server, limits)
     assert output.token_ids == [5, 5, 5, 5, 6, 6, END] and len(output.log_probs) == 7
     assert (limits.tokens, limits.truncated, limits.reached.is_set()) == (7, False, True)
@@ -117,20 +117,20 @@ def test_a_long_rounds_sample_goes_on_from_its_cutoff():
 
 
 def test_a_long_rounds_short_sample_is_one_request():
-    server, limits = Server([5, END]), Limits(16, 4, frozenset({END}), drops=False)
+    server, limits = Server([5, END]), SampleLimits(16, 4, frozenset({END}), drops=False)
     asked(server, limits)
     assert (limits.tokens, limits.reached.is_set(), len(server.generate.asked)) == (2, False, 1)
 
 
-def test_a_dead_server_is_asked_no_more_and_the_sample_is_drawn_again():
-    output, balancer = asked(Server(RayActorError()), Limits(8, None, frozenset(), drops=True))
+def test_a_dead_server_is_asked_no_more():
+    output, balancer = asked(Server(RayActorError()), SampleLimits(8, None, frozenset(), drops=True))
     assert output is None
     assert balancer.remove_servers.asked == [(["here:1"],)]
 
 
-def test_an_error_of_a_server_that_lives_is_not_taken_for_its_death():
+def test_an_error_of_a_living_server_is_no_death():
     with pytest.raises(ValueError, match="no room"):
-        asked(Server(ValueError("no room")), Limits(8, None, frozenset(), drops=True))
+        asked(Server(ValueError("no room")), SampleLimits(8, None, frozenset(), drops=True))
 
 
 def test_a_sample_that_is_stopped_ends_its_request_before_it_returns(monkeypatch):
@@ -141,7 +141,7 @@ def test_a_sample_that_is_stopped_ends_its_request_before_it_returns(monkeypatch
         request.cancel()
 
     monkeypatch.setattr(verl_workers.ray, "cancel", cancel)
-    server, limits = Server(None), Limits(8, None, frozenset(), drops=True)
+    server, limits = Server(None), SampleLimits(8, None, frozenset(), drops=True)
     balancer = Balancer(server)
 
     async def stopped():
