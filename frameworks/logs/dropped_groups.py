@@ -89,7 +89,10 @@ def audit_dumps(run: ImportedRun, rows: int | None = None, cap_tokens: int | Non
     if planned:
         notes.append("rounds of a plan trained these: prompts that a round does not train wait for a later one")
     elif not numbered:
-        notes.append(f"{run.framework}'s dumps do not number what was given out: only prompts trained less often show")
+        notes.append(
+            f"{run.framework}'s dumps do not number what was given out: only prompts trained less often show, and not "
+            "whether over-sampling or a filter of groups dropped them"
+        )
     if partial:
         notes.append("partial rollout: numbers of the last rollouts may still be trained, and are not counted")
     suspected = numbered and filtered is None and _all_differ(groups)

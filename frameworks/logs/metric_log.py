@@ -82,6 +82,8 @@ _FIELDS: dict[str, dict[str, tuple[str | tuple[str, ...], ...]]] = {
         "mean_prompt_tokens": ("prompt_length/mean",),
         "batch_tokens": ("perf/total_num_tokens",),
         "reward_mean": (("critic/score/mean", "critic/rewards/mean"),),
+        "long_round": ("rlplan/long_round",),
+        "deferred": ("rlplan/deferred_prompts",),
     },
     "slime": {
         "total_s": ("perf/step_time",),

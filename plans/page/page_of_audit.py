@@ -73,12 +73,20 @@ def _cards(audit: Audit) -> list[Card]:
         Card("Prompts trained", f"{audit['prompts_trained']:,}", "a prompt counts once for each pass over the data")
     ]
     share = share_dropped(audit)
-    note = "" if share is None else f"{percent(share)} of the {issued:,} that were given out"
+    of_passes = "passes over a prompt, by over-sampling or a filter of groups" if dropped else ""
+    note = of_passes if share is None else f"{percent(share)} of the {issued:,} that were given out"
     if audit["prompts_filtered"]:
         note += f"; dynamic sampling filtered {audit['prompts_filtered']:,} more"
     least = "≥ " if audit["at_least"] and dropped else ""
     tone: Tone = "good" if dropped == 0 else "bad" if dropped else ""
-    cards.append(Card("Dropped by over-sampling", NONE if dropped is None else f"{least}{dropped:,}", note, tone))
+    cards.append(
+        Card(
+            "Dropped" if share is None else "Dropped by over-sampling",
+            NONE if dropped is None else f"{least}{dropped:,}",
+            note,
+            tone,
+        )
+    )
     value = audit["length_ratio"]
     if value is None:
         cards.append(Card("Length ratio", NONE, "trained over unconditioned mean length; notes below say why"))

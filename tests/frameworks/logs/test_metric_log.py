@@ -31,6 +31,28 @@ def test_slimes_console_log_puts_rollout_and_trainer_together():
     assert log.steps[0].mean_tokens == 11.0 and log.steps[0].median_tokens == 10.0
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[x] rollout_metrics.py:268 - perf 3: {'perf/rollout_time': 2.0, 'rollout/rlplan/long_round': 1.0, "
+        "'rollout/rlplan/deferred_prompts': 5.0}",
+        "step:3 - timing_s/gen:2.0 - rlplan/long_round:1.0 - rlplan/deferred_prompts:5",
+    ],
+)
+def test_rounds_of_a_plan_say_their_kind(tmp_path, line):
+    (tmp_path / "x.log").write_text(line)
+    (step,) = read_metric_log(tmp_path / "x.log").steps
+    assert (step.step, step.rollout_s, step.long_round, step.deferred) == (3, 2.0, 1.0, 5.0)
+
+
+def test_slime_logs_what_its_filter_dropped(tmp_path):
+    pairs = "'rollout/dynamic_filter/drop_zero_std_0.0': 3, 'rollout/dynamic_filter/drop_zero_std_1.0': np.int64(2)"
+    (tmp_path / "x.log").write_text(
+        "perf 0: {'perf/rollout_time': 2.0, " + pairs + "}\nperf 1: {'perf/rollout_time': 1e-05}"
+    )
+    assert [step.filtered for step in read_metric_log(tmp_path / "x.log").steps] == [5.0, 0.0]
+
+
 def test_trls_state_has_whole_steps_and_lengths_only():
     log = read_metric_log(FILES / "trl_trainer_state.json")
     assert log.framework == "trl" and len(log.steps) == 3

@@ -44,9 +44,25 @@ def test_code_in_a_dump_is_not_run(tmp_path):
     with pytest.raises(InputError, match="cannot be read as a dump of slime's"):
         read_sample_dump(tmp_path / "0.pt")
     assert not (tmp_path / "ran").exists()
+    torch.jit.save(torch.jit.script(torch.nn.ReLU()), tmp_path / "program.pt")
+    with pytest.raises(InputError, match="a program, not data"):
+        read_sample_dump(tmp_path / "program.pt")
     (tmp_path / "1.pt").write_bytes(pickle.dumps(3)[:-1])
     with pytest.raises(InputError, match=r"1\.pt"):
         read_sample_dump(tmp_path / "1.pt")
+
+
+def test_tensors_and_arrays_in_a_dump_are_read(tmp_path):
+    torch, numpy = pytest.importorskip("torch"), pytest.importorskip("numpy")
+    row = {"group_index": 3, "prompt": [{"role": "user", "content": "a"}], "response_length": 2, "status": "truncated"}
+    row |= {
+        "tokens": torch.arange(5),
+        "reward": {"score": numpy.float32(0.5), "other": 1},
+        "metadata": {"x": numpy.array(["a"])},
+    }
+    torch.save({"rollout_id": 1, "samples": [row]}, tmp_path / "1.pt")
+    (sample,) = read_sample_dump(tmp_path / "1.pt").samples
+    assert (sample.prompt_tokens, sample.truncated, sample.reward, sample.text) == (3, True, 0.5, "a")
 
 
 def test_filling_and_evaluations_are_left_out(tmp_path):
