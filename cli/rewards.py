@@ -21,8 +21,8 @@ from .main import EXIT_FAILED
 from .shared.options import ACTIONS, force_option, must_fit_action, refuse_options_but
 
 if TYPE_CHECKING:
-    from ..executor.rewards.reward_audit import Audited
     from ..executor.rewards.local_scoring import Tried
+    from ..executor.rewards.reward_audit import Audited
     from ..plans.files.prompt_rows import Prompt, RowFault
     from ..plans.schema.job import Job, JobPaths, RewardSpec
     from ..profiles.phase_schema import RewardExecutions

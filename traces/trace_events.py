@@ -30,14 +30,14 @@ Number = int | float  # also NaN: so are the rewards and metrics of a run that d
 class Step(Struct, kw_only=True):
     """One update, as the executor writes it and readers take it. Times in seconds, lengths in tokens.
 
-    `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding (lengths that an
-    imported run's source does not say are None); `timeouts`
-    are the counts since the run began (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the
-    reward function came to no value for, by outcome; `epochs` are those that issued the round's prompts; `weights_way`
-    is how weights went to the engines, `weights_slots` where they lay for them, and `weights_bytes` their size;
-    `engines` had them when the round began, and `engines_missing` more are the plan's, which were being replaced;
-    `ages` are those of the prompts of a long round by queue, in its order (empty in others), and `waits` the long
-    rounds that prompts waited which a long round settled, itself included.
+    `trained_*` are of the samples that were trained; `decoded_tokens` counts all that finished decoding; of an imported
+    run, lengths that its source does not say are None; `timeouts` are the counts since the run began
+    (rounds/timeouts.Counts); `reward_failures` counts the step's samples that the reward function came to no value for,
+    by outcome; `epochs` are those that issued the round's prompts; `weights_way` is how weights went to the engines,
+    `weights_slots` where they lay for them, and `weights_bytes` their size; `engines` had them when the round began,
+    and `engines_missing` more are the plan's, which were being replaced; `ages` are those of the prompts of a long
+    round by queue, in its order (empty in others), and `waits` the long rounds that prompts waited which a long round
+    settled, itself included.
     """
 
     step: Count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +10,7 @@ from ..phrases.numbers import NONE, count, digits, fixed, percent, ratio
 from ..phrases.sentences import sentence
 from ..phrases.tables import Table, right
 from .chart_axes import axis, beside, diamonds, figure, hatch, hovering
-from .elements import BAD, INK, PHASE, Banner, Card, Chart, Swatch, Tone, esc, render
+from .elements import BAD, INK, PHASE, Banner, Card, Chart, Swatch, Tone, esc, faded, render
 
 Audit = Mapping[str, Any]
 TRAINED, DROPPED, FILTERED = PHASE["train"], BAD, PHASE["other"]
@@ -120,8 +120,8 @@ def _lengths(audit: Audit) -> Chart | None:
     at = places[:: max(1, len(places) // 6)]
     ticks = {"tickvals": [place - 0.5 for place in at], "ticktext": [digits(edges[place], 2) for place in at]}
     chart.update_layout(
-        xaxis=axis("longest response of a group, tokens", **ticks),
-        yaxis=axis("groups", rangemode="tozero", nticks=6),
+        xaxis=axis("longest response of a group, tokens", range=[-0.6, len(names) - 0.4], **ticks),
+        yaxis=_groups_axis([a + b for a, b in zip(bars["trained"], bars["dropped"], strict=True)]),
     )  # fmt: skip
     lost = sum(bars["dropped"])
     caption = f"{count(round(sum(bars['trained'])), 'group')} were trained"
@@ -154,9 +154,17 @@ def _steps(audit: Audit) -> Chart | None:
                 x=by_step["step"], y=values, marker={"color": colour, "line": {"width": 0}}, **hovering(hover)
             )
             legend.append(Swatch(name, colour))
-    chart.update_layout(xaxis=axis("step", nticks=12), yaxis=axis("groups", rangemode="tozero", nticks=6))
+    steps = by_step["step"]
+    chart.update_layout(
+        xaxis=axis("step", range=[steps[0] - 0.7, steps[-1] + 0.7], nticks=12),
+        yaxis=_groups_axis([a + b for a, b in zip(by_step["trained"], by_step["dropped"], strict=True)]),
+    )
     caption = f"Of each step's groups {digits(sum(over) / max(1, len(over)))} were dropped in the mean."
     return Chart("steps", "Groups of each step", caption, chart, 280, tuple(legend), wide=True)
+
+
+def _groups_axis(counts: Iterable[float]) -> dict[str, Any]:
+    return axis("groups", range=[0, 1.06 * max(1.0, *counts)], nticks=6)
 
 
 def _prompts(audit: Audit) -> Chart | None:
@@ -169,17 +177,18 @@ def _prompts(audit: Audit) -> Chart | None:
         f"<b>{esc(row['prompt'])}</b><br>dropped {row['dropped']} times, mean {digits(row['mean_tokens'])} tokens"
         for row in rows
     ]
-    marker = {"size": 8, "color": DROPPED, "opacity": 0.6, "line": {"width": 0}}
+    marker = {"size": 9, "opacity": 1, "color": faded(DROPPED, 0.3), "line": {"color": DROPPED, "width": 2}}
     chart.add_scatter(
         x=[row["mean_tokens"] for row in rows], y=[row["dropped"] for row in rows], mode="markers", marker=marker,
         cliponaxis=False, **hovering(hover),
     )  # fmt: skip
     others, most = audit["whom"]["never_dropped"]["mean_tokens"], max(row["dropped"] for row in rows)
+    longest = max(others or 0.0, *(row["mean_tokens"] for row in rows))
     if others is not None:
         diamonds(chart, [others], [0], hover="mean of prompts that were never dropped", cliponaxis=False)
         beside(chart, others, 0, "  never dropped")
     chart.update_layout(
-        xaxis=axis("mean tokens of the prompt's trained responses", rangemode="tozero", nticks=8),
+        xaxis=axis("mean tokens of the prompt's trained responses", range=[0, 1.06 * longest], nticks=8),
         yaxis=axis("passes dropped", range=[-0.4, 1.06 * most + 0.4], dtick=max(1, most // 6)),
     )
     legend = (Swatch("a prompt that was dropped", DROPPED, "dot"), Swatch("mean of the others", INK, "diamond"))

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlplan.executor.rewards.reward_audit import answer_text, audit_job, references
 from rlplan.executor.rewards.local_scoring import tried, try_functions
+from rlplan.executor.rewards.reward_audit import answer_text, audit_job, references
 from rlplan.plans.files.prompt_rows import Prompt, read_rows
 from rlplan.plans.schema.job import load_job, scoring_paths
 from rlplan.plans.yaml.errors import InputError

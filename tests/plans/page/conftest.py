@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rlplan.plans.facts.compared_plans import ComparedPoint
+from rlplan.plans.page.page_of_audit import audit_page
 from rlplan.plans.page.page_of_compare import comparison_page
 from rlplan.plans.page.page_of_groups import groups_page
 from rlplan.plans.page.page_of_plan import plan_page
@@ -23,6 +24,7 @@ from rlplan.plans.schema.predicted import Predicted
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.traces.report import report
 
+from ...frameworks.logs.over_sampling import Oversampled
 from ..conftest import GROUPS, PLAN_TEXT, with_values
 from .runs import write_run
 
@@ -208,6 +210,7 @@ def html(plan, groups, runs):
         "groups": groups_page(groups, title="groups.yaml"),
         "run": run_page(run_report, title="runs"),
         "compare": comparison_page(points(plan), job="toy", title="3 plans compared"),
+        "audit": audit_page(Oversampled(16, 24, 30, rows=60).audit(), title="What dumps dropped"),
     }
 
 

@@ -35,7 +35,7 @@ from .runs import write_run
 
 GOLDEN = Path(__file__).with_name("golden")
 NOTES = ["solved from another <job>.yaml"]
-KINDS = ("plan", "groups", "run", "compare")
+KINDS = ("plan", "groups", "run", "compare", "audit")
 STYLE, AXIS = json.loads(figure().to_json())["layout"], axis()
 
 

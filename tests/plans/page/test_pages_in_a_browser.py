@@ -11,10 +11,11 @@ from ..conftest import PLAN_TEXT
 from .conftest import BOXES, changed, payloads, pixels, undrawn
 from .runs import write_run
 
-KINDS = ("plan", "groups", "run", "compare")
+KINDS = ("plan", "groups", "run", "compare", "audit")
 CHARTS = {
     "plan": {"timeline", "phases", "front", "lengths", "memory"},
     "compare": {"steps", "speed-cost", "shares"},
+    "audit": {"lengths", "steps", "prompts"},
     "groups": {"costs", "slowdowns", "memory", "timeline-g1"},
     "run": {"reward", "lengths", "comparison", "waste"} | {f"{c}-{i}" for c in ("steps", "phases") for i in range(3)}
     | {"shape-0", "shape-2"},
