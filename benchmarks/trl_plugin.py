@@ -305,7 +305,8 @@ def length_ratio(place: Path) -> tuple[float, float, int]:
             if schedule.epoch_of(group.prompt) == 0:
                 trained[group.prompt] = statistics.fmean(group.tokens)
     whole = RoundSeeds(SEED + 1, lambda prompt: 0, None)
-    names = [(prompt, sample) for prompt in texts for sample in range(N)]
+    # Short prompts have few keys and long responses: in the batch of others they would keep these waiting.
+    names = [(prompt, sample) for prompt in sorted(texts, key=lambda prompt: len(texts[prompt])) for sample in range(N)]
     drawn = [
         PlannedSample(SampleKey(place, 0), texts[prompt], whole.of(prompt, 0, sample))
         for place, (prompt, sample) in enumerate(names)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .tiny_trainer import CAP, CUTOFF, N, P, write_model, write_plan
+from .tiny_trainer import CAP, N, P, write_model, write_plan
 
 SCRIPT = """
 import json, sys
@@ -49,7 +49,7 @@ print("RESULT" + json.dumps({"lengths": lengths, "history": history, "unfinished
 
 @pytest.mark.engine
 def test_rounds_run_on_the_vllm_of_the_trainer(tmp_path):
-    model, plan = write_model(tmp_path / "model", hidden=128), write_plan(tmp_path)
+    model, plan = write_model(tmp_path / "model", hidden=128), write_plan(tmp_path, cutoff=5)
     root = Path(__file__).parents[3]
     environment = os.environ | {
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -64,6 +64,6 @@ def test_rounds_run_on_the_vllm_of_the_trainer(tmp_path):
     assert len(kinds) == 6 and set(kinds) == {0.0, 1.0} and result["unfinished"] is False
     for kind, lengths in zip(kinds, result["lengths"], strict=True):
         assert len(lengths) == P * N
-        assert CUTOFF < max(lengths) <= CAP if kind else max(lengths) <= CUTOFF
+        assert 5 < max(lengths) <= CAP if kind else max(lengths) <= 5
     # The engine's log-probabilities are those of the weights that are trained, whatever round and step.
     assert max(entry["sampling/sampling_logp_difference/max"] for entry in result["history"]) < 1e-3
