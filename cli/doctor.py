@@ -11,11 +11,13 @@ import click
 
 from ..plans.phrases.numbers import bytes_text, count, seconds
 from ..plans.yaml.errors import InputError
+from .shared.options import Finite
 
 if TYPE_CHECKING:
     from ..planner.doctor.diagnose import Diagnosis
     from ..plans.facts.trainer_setup import Framework, TrainerSetup
 
+MOST_TOKENS, MOST_SAMPLES = 10_000_000, 1_000_000
 FRAMEWORKS = ("verl", "slime", "vime", "trl", "skyrl", "openrlhf")
 GIGA = 1e9
 
@@ -35,7 +37,7 @@ GIGA = 1e9
 )
 @click.option(
     "--host-gb",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(0, 1e6, min_open=True),
     help="Memory of a node's host, in GB. Default: hosts are not judged.",
 )
 @click.option("--train-gpus", type=click.IntRange(min=1), help="GPUs of the trainer, if engines have others.")
@@ -54,14 +56,14 @@ GIGA = 1e9
 @click.option(
     "--engine-sleep/--no-engine-sleep", "engine_sleeps", default=None, help="Engines leave the GPU for training."
 )
-@click.option("--micro-batch", type=click.IntRange(min=1), help="Samples of a micro-batch on a data-parallel rank.")
-@click.option("--micro-batch-tokens", type=click.IntRange(min=1), help="Tokens of a micro-batch on a rank, instead.")
-@click.option("--prompts", type=click.IntRange(min=1), help="Prompts of a step.")
-@click.option("--samples", type=click.IntRange(min=1), help="Samples of a prompt.")
-@click.option("--max-prompt-tokens", type=click.IntRange(min=1), help="Cap of prompts.")
-@click.option("--max-response-tokens", type=click.IntRange(min=1), help="Cap of responses.")
-@click.option("--mean-response-tokens", type=click.FloatRange(min=1), help="Mean of responses.")
-@click.option("--memory-share", type=click.FloatRange(0, 1, min_open=True), help="Of a GPU that an engine takes.")
+@click.option("--micro-batch", type=click.IntRange(1, MOST_SAMPLES), help="Samples of a micro-batch on a data-parallel rank.")
+@click.option("--micro-batch-tokens", type=click.IntRange(1, MOST_TOKENS), help="Tokens of a micro-batch on a rank, instead.")
+@click.option("--prompts", type=click.IntRange(1, MOST_SAMPLES), help="Prompts of a step.")
+@click.option("--samples", type=click.IntRange(1, MOST_SAMPLES), help="Samples of a prompt.")
+@click.option("--max-prompt-tokens", type=click.IntRange(1, MOST_TOKENS), help="Cap of prompts.")
+@click.option("--max-response-tokens", type=click.IntRange(1, MOST_TOKENS), help="Cap of responses.")
+@click.option("--mean-response-tokens", type=Finite(1, MOST_TOKENS), help="Mean of responses.")
+@click.option("--memory-share", type=Finite(0, 1, min_open=True), help="Of a GPU that an engine takes.")
 @click.option("--explain", is_flag=True, help="Print the sums behind each finding, and what each phase holds.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON line.")
 def doctor_command(
@@ -104,6 +106,11 @@ def _setup(source: str | None, framework: Framework | None, gpus: str | None, fl
     from ..profiles.hardware import gpu_of
     from ..profiles.library.skeleton import machines_of
 
+    if flags["micro_batch"] is not None and flags["micro_batch_tokens"] is not None:
+        raise click.UsageError("--micro-batch and --micro-batch-tokens are two ways to say one thing; write one")
+    mean, most = flags["mean_response_tokens"], flags["max_response_tokens"]
+    if mean is not None and most is not None and mean > most:
+        raise click.UsageError(f"--mean-response-tokens {mean:g} is above --max-response-tokens {most}")
     named = None if gpus is None or source is None else gpu_of(gpus)
     machines = None if gpus is None or ("x" not in gpus.lower() and named is not None) else machines_of(gpus)
     host_gb, sleeps = flags.pop("host_gb"), flags.pop("engine_sleeps")
@@ -214,6 +221,8 @@ def _print(diagnosis: Diagnosis, explain: bool) -> None:
 
 
 def _head(diagnosis: Diagnosis) -> Iterator[str]:
+    from ..planner.doctor.diagnose import PHASE_NAMES, use_name
+
     setup, first = diagnosis.setup, diagnosis.first
     where = "share GPUs" if setup.colocated else f"apart: {setup.train_gpus} train, {setup.rollout_gpus} decode"
     yield (
@@ -222,14 +231,14 @@ def _head(diagnosis: Diagnosis) -> Iterator[str]:
         f"on {setup.nodes} x {setup.gpus_per_node} {setup.gpu}, {where}; {setup.backend} tp {setup.tp} pp {setup.pp} "
         f"cp {setup.cp} ep {setup.ep}, {count(setup.engines, 'engine')} of tp {setup.rollout_tp}"
     )
-    if first is None:
+    if first is None and diagnosis.is_impossible:
+        yield "cannot run: the layout does not divide; its memory would fit"
+    elif first is None:
         tightest = max(diagnosis.uses, key=lambda use: use.needed_bytes / use.capacity_bytes)
         share = tightest.needed_bytes / tightest.capacity_bytes
         place = "a GPU" if tightest.where == "device" else "a host"
-        yield f"fits: {place} is fullest in {tightest.phase}, {share:.0%} of {bytes_text(tightest.capacity_bytes)}"
+        yield f"fits: {place} is fullest in {PHASE_NAMES[tightest.phase]}, {share:.0%} of {bytes_text(tightest.capacity_bytes)}"
     else:
-        from ..planner.doctor.diagnose import use_name
-
         yield f"does not fit; first of all: {use_name(first)}"
     if setup.host_bytes is None:
         yield "hosts are not judged; --host-gb says what a node has"

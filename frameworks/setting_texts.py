@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..plans.facts.trainer_setup import TrainerSetup
 
 _AR = "actor_rollout_ref."
 _FSDP, _MEGATRON = _AR + "actor.fsdp_config.", _AR + "actor.megatron."
+_SKYRL_OFFLOAD, _SKYRL_MEGATRON = "trainer.policy.fsdp_config.cpu_offload=", "trainer.policy.megatron_config."
 _RECOMPUTE_FLAGS = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 _CPU_ADAM_FLAGS = "--optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d --use-precision-aware-optimizer"
 
@@ -32,11 +34,7 @@ _SLIME: Texts = {
     "pp": "--pipeline-model-parallel-size {}",
     "cp": "--context-parallel-size {}",
     "ep": "--expert-model-parallel-size {} --expert-tensor-parallel-size 1",
-    "nodes": "--actor-num-nodes {}",
-    "train_gpus": "",
-    "rollout_gpus": "",
     "engine_sleeps": {True: "--offload-rollout", False: "--no-offload-rollout"},
-    "colocated": {True: "--colocate", False: "drop --colocate"},
 }
 
 TEXTS: Mapping[str, Texts] = {
@@ -60,9 +58,6 @@ TEXTS: Mapping[str, Texts] = {
         "pp": _MEGATRON + "pipeline_model_parallel_size={}",
         "cp": _MEGATRON + "context_parallel_size={}",
         "ep": _MEGATRON + "expert_model_parallel_size={}",
-        "nodes": "trainer.nnodes={}",
-        "train_gpus": "",
-        "rollout_gpus": "",
         "engine_sleeps": {True: _AR + "rollout.free_cache_engine=True", False: _AR + "rollout.free_cache_engine=False"},
     },
     "trl": {
@@ -79,12 +74,9 @@ TEXTS: Mapping[str, Texts] = {
         "rollout_tp": "vllm_tensor_parallel_size: {}",
         "engine_sleeps": {True: "vllm_enable_sleep_mode: true"},
         "engine": {"vllm": "use_vllm: true"},
-        "nodes": "accelerate: num_machines: {}",
-        "train_gpus": "",
-        "rollout_gpus": "",
     },
     "openrlhf": {
-        "optimizer_at": {"host": "--ds.adam_offload", "between": "--ds.enable_sleep"},
+        "optimizer_at": {"host": "--ds.adam_offload", "between": "--ds.enable_sleep", "device": "drop --ds.adam_offload"},
         "weights_at": {"between": "--ds.enable_sleep"},
         "zero": {3: "--ds.zero_stage 3"},
         "backend": "",
@@ -98,30 +90,27 @@ TEXTS: Mapping[str, Texts] = {
         "rollout_tp": "--vllm.tensor_parallel_size {}",
         "engine_sleeps": {True: "--vllm.enable_sleep", False: "drop --vllm.enable_sleep"},
         "engine_keeps_weights_on_host": {False: "drop --vllm.enable_sleep"},
-        "nodes": "--actor.num_nodes {}",
-        "train_gpus": "",
-        "rollout_gpus": "",
     },
     "skyrl": {
-        "optimizer_at": {"host": "trainer.policy.fsdp_config.cpu_offload=true"},
+        "optimizer_at": {"host": _SKYRL_OFFLOAD + "true", "between": _SKYRL_OFFLOAD + "false"},
+        "weights_at": {"host": _SKYRL_OFFLOAD + "true", "between": _SKYRL_OFFLOAD + "false"},
+        "chunked_logits": {True: "trainer.logprobs_chunk_size=1024"},
+        "tp": _SKYRL_MEGATRON + "tensor_model_parallel_size={}",
+        "pp": _SKYRL_MEGATRON + "pipeline_model_parallel_size={}",
+        "cp": _SKYRL_MEGATRON + "context_parallel_size={}",
+        "ep": _SKYRL_MEGATRON + "expert_model_parallel_size={}",
         "recompute": {"full": "trainer.gradient_checkpointing=true"},
         "micro_batch_samples": "trainer.micro_train_batch_size_per_gpu={}",
         "micro_batch_tokens": "trainer.max_tokens_per_microbatch={}",
         "memory_share": "generator.inference_engine.gpu_memory_utilization={}",
         "rollout_tp": "generator.inference_engine.tensor_parallel_size={}",
         "sp": "trainer.policy.sequence_parallel_size={}",
-        "nodes": "trainer.placement.policy_num_nodes={}",
-        "train_gpus": "",
-        "rollout_gpus": "",
     },
     "rlplan": {
         "optimizer_at": {"host": "search.offload: [true]"},
         "recompute": {"full": "search.recompute: [full]"},
         "micro_batch_tokens": "search.micro_batch_tokens: [{}]",
         "rollout_tp": "search.tp: [{}]",
-        "nodes": "cluster.yaml: nodes: {}",
-        "train_gpus": "",
-        "rollout_gpus": "",
     },
 }
 """By framework. An empty text: another attribute of the same change says it."""
@@ -145,9 +134,59 @@ _PLAIN: Texts = {
     "engine_keeps_weights_on_host": {False: "sleep at level 2, which drops weights"},
     "rollout_dp": "",
     "rollout_ep": "",
-    "gpus_per_node": "",
+    **dict.fromkeys(("nodes", "gpus_per_node", "train_gpus", "rollout_gpus", "colocated"), ""),
 }
-"""Where a framework has no key of its own."""
+"""Where a framework has no key of its own; machines of both sides are said by `_machine_texts`."""
+
+
+def _off_host(setup: TrainerSetup) -> str:
+    """What to write so that the optimizer is no longer on the host."""
+    if setup.framework in ("slime", "vime"):
+        return "drop --optimizer-cpu-offload"
+    if setup.framework == "openrlhf":
+        return "drop --ds.adam_offload"
+    if setup.framework == "verl":
+        cpu = _AR + "actor.optim.override_optimizer_config.optimizer_cpu_offload=False"
+        return cpu if setup.backend == "megatron" else _FSDP + "offload_policy=False"
+    return ""
+
+
+def _machine_texts(setup: TrainerSetup, changed: TrainerSetup) -> list[str]:
+    """What to write for other machines, other GPUs of a side, or sides that share them or do not."""
+    sizes = ("nodes", "gpus_per_node", "train_gpus", "rollout_gpus", "colocated")
+    engines = changed.engines if (changed.engines, changed.rollout_tp) != (setup.engines, setup.rollout_tp) else None
+    moved, turned = any(getattr(setup, name) != getattr(changed, name) for name in sizes), None
+    if setup.colocated != changed.colocated:
+        turned = changed.colocated
+    at_least = -(-changed.train_gpus // changed.gpus_per_node)
+    nodes = next(n for n in range(at_least, changed.train_gpus + 1) if changed.train_gpus % n == 0)
+    each, said = changed.train_gpus // nodes, []
+    if setup.framework in ("slime", "vime"):
+        said += [] if turned is None else ["--colocate" if turned else "drop --colocate"]
+        said += [f"--actor-num-nodes {nodes} --actor-num-gpus-per-node {each}"] if moved else []
+        said += [f"--rollout-num-gpus {changed.rollout_gpus}"] if moved and not changed.colocated else []
+    elif setup.framework == "verl":
+        said += [f"trainer.nnodes={nodes} trainer.n_gpus_per_node={each}"] if moved else []
+    elif setup.framework == "trl":
+        said += [] if turned is None else ["vllm_mode: colocate" if turned else "vllm_mode: server"]
+        said += [f"accelerate launch --num_machines {nodes} --num_processes {changed.train_gpus}"] if moved else []
+        if not changed.colocated and (moved or engines):
+            tp = changed.rollout_tp
+            said.append(f"trl vllm-serve --tensor_parallel_size {tp} --data_parallel_size {changed.engines}")
+    elif setup.framework == "openrlhf":
+        said += [] if turned is None else ["--train.colocate_all" if turned else "drop --train.colocate_all"]
+        said += [f"--actor.num_nodes {nodes} --actor.num_gpus_per_node {each}"] if moved else []
+        said += [f"--vllm.num_engines {engines}"] if engines else []
+    elif setup.framework == "skyrl":
+        place = "trainer.placement."
+        said += [] if turned is None else [f"{place}colocate_all={str(turned).lower()}"]
+        said += [f"{place}policy_num_nodes={nodes} {place}policy_num_gpus_per_node={each}"] if moved else []
+        said += [f"generator.inference_engine.num_engines={engines}"] if engines else []
+    elif moved:
+        if turned is not None:
+            said.append("job.yaml: drop placement.train_pool" if turned else "job.yaml: placement.train_pool: train")
+        said.append(f"cluster.yaml: {changed.train_gpus} GPUs that train, {changed.rollout_gpus} that decode")
+    return said
 
 
 def changes_text(setup: TrainerSetup, changes: Mapping[str, Any]) -> str:
@@ -155,7 +194,8 @@ def changes_text(setup: TrainerSetup, changes: Mapping[str, Any]) -> str:
     texts: dict[str, str | Mapping[Any, str]] = {**_PLAIN, **TEXTS[setup.framework]}
     if setup.framework == "verl" and setup.backend == "megatron":
         texts |= _VERL_MEGATRON
-    said: list[str] = []
+    changed = replace(setup, **changes)
+    said = _machine_texts(setup, changed)
     for attribute, value in changes.items():
         if getattr(setup, attribute) == value:
             continue
@@ -165,6 +205,6 @@ def changes_text(setup: TrainerSetup, changes: Mapping[str, Any]) -> str:
         written = text.format(value)
         if written and written not in said:
             said.append(written)
-    if setup.framework in ("slime", "vime") and setup.optimizer_at == "host" != changes.get("optimizer_at", "host"):
-        said.append("drop --optimizer-cpu-offload")
+    if setup.optimizer_at == "host" != changed.optimizer_at and (drop := _off_host(setup)) not in ("", *said):
+        said.append(drop)
     return " and ".join(said)

@@ -89,6 +89,7 @@ def skyrl_setup(given: Mapping[str, GivenValue], source: str) -> TrainerSetup:
         memory_share=taken.number("memory_share", (f"{engine}gpu_memory_utilization",
                                                    "generator.gpu_memory_utilization")),
         max_num_seqs=taken.some("max_num_seqs", (f"{engine}max_num_seqs", "generator.max_num_seqs")),
+        max_batched_tokens=taken.some("max_batched_tokens", f"{engine}max_num_batched_tokens"),
         engine_sleeps=colocated,
         engine_keeps_weights_on_host=bool(lora),
         steps_ahead=taken.count(None, "trainer.fully_async.max_staleness_steps") if steps_ahead else 0,

@@ -259,7 +259,7 @@ def setup_from_flags(
     """
     said = {_FACTS[name]: value for name, value in facts.items() if value is not None}
     total = nodes * gpus_per_node
-    base = _defaults(framework, nodes, gpus_per_node, model)
+    base = _defaults(framework, nodes, gpus_per_node, model, bool({"tp", "pp", "ep", "cp"} & set(said)))
     train, rollout = said.pop("train_gpus", None), said.pop("rollout_gpus", None)
     for name, size in (("--train-gpus", train), ("--rollout-gpus", rollout)):
         if size is not None and not 1 <= size <= total:
@@ -274,9 +274,7 @@ def setup_from_flags(
         changed["micro_batch_tokens"] = None
     if "micro_batch_tokens" in said:
         changed["micro_batch_samples"] = None
-    if framework == "verl" and {"tp", "pp", "ep", "cp"} & set(said):
-        changed |= _MEGATRON
-    elif framework == "trl" and "zero" in said:
+    if framework == "trl" and "zero" in said:
         changed |= {"backend": "deepspeed", "weight_bytes": 2.0, "gradient_bytes": 2.0, "optimizer_bytes": 12.0}
     elif base.backend == "megatron" and said.get("zero", 1) != 1:
         raise InputError(f"--zero {said['zero']}: Megatron shares out the optimizer alone; write --zero 1")
@@ -289,26 +287,26 @@ def setup_from_flags(
     return replace(setup, defaulted=defaulted, lines={}, left_aside=())
 
 
-_MEGATRON: Mapping[str, Any] = {
-    "backend": "megatron", "zero": 1, "weight_bytes": 2.0, "gradient_bytes": 4.0, "optimizer_bytes": 12.0,
-}  # fmt: skip
 _NOT_DEFAULTS = word_set(
     "framework version source shape host_bytes keys defaulted left_aside lines mean_response_tokens shard_ranks "
     "issued_prompts gpu"
 )
 
 
-def _defaults(framework: Framework, nodes: int, per_node: int, model: str) -> TrainerSetup:
-    """The setup of a framework that is told the machines and the model alone.
+def _defaults(framework: Framework, nodes: int, per_node: int, model: str, divided: bool = False) -> TrainerSetup:
+    """The setup of a framework that is told the machines and the model alone, and whether a layout is `divided` by
+    tensors, stages, contexts or experts: then verl and SkyRL train by Megatron.
 
     Where a framework's own default is no way to run GRPO (verl: one sample a prompt and a critic; slime: no size of a
-    step), that of its example scripts is: n = 8, `--colocate`, full recomputation, dynamic batches.
+    step; OpenRLHF: engines that share GPUs take 0.95 of them and stay), that of its example scripts is: n = 8,
+    `--colocate`, full recomputation, dynamic batches; engines of 0.6 that sleep.
     """
     source = "<flags>"
     if framework == "verl":
         given = {
             "trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node, "actor_rollout_ref.model.path": model,
             "algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.n": 8,
+            **({"actor_rollout_ref.actor.strategy": "megatron"} if divided else {}),
         }  # fmt: skip
         return verl_setup({key: GivenValue(value) for key, value in given.items()}, source)
     if framework in ("slime", "vime"):
@@ -328,6 +326,7 @@ def _defaults(framework: Framework, nodes: int, per_node: int, model: str) -> Tr
         placed = {
             "trainer.placement.policy_num_nodes": nodes, "trainer.placement.policy_num_gpus_per_node": per_node,
             "trainer.policy.model.path": model, "generator.inference_engine.num_engines": nodes * per_node,
+            **({"trainer.strategy": "megatron"} if divided else {}),
         }  # fmt: skip
         return skyrl_setup({key: GivenValue(value) for key, value in placed.items()}, source)
     if framework == "openrlhf":
@@ -335,6 +334,8 @@ def _defaults(framework: Framework, nodes: int, per_node: int, model: str) -> Tr
             "--actor.num_nodes": nodes, "--actor.num_gpus_per_node": per_node, "--actor.model_name_or_path": model,
             "--train.colocate_all": True, "--vllm.num_engines": nodes * per_node,
             "--algo.advantage.estimator": "group_norm", "--rollout.n_samples_per_prompt": 8,
+            "--vllm.enable_sleep": True, "--ds.enable_sleep": True, "--vllm.gpu_memory_utilization": 0.6,
+            "--actor.gradient_checkpointing_enable": True, "--ds.packing_samples": True,
         }  # fmt: skip
         return openrlhf_setup({key: GivenValue(value) for key, value in arguments.items()}, source)
     raise InputError(

@@ -124,6 +124,7 @@ def verl_setup(given: Mapping[str, GivenValue], source: str, main: str = "") -> 
         rollout_dp=taken.count("rollout_dp", f"{rollout}data_parallel_size"),
         memory_share=taken.number("memory_share", f"{rollout}gpu_memory_utilization"),
         max_num_seqs=taken.some("max_num_seqs", f"{rollout}max_num_seqs"),
+        max_batched_tokens=taken.some("max_batched_tokens", f"{rollout}max_num_batched_tokens"),
         engine_sleeps=not separate and taken.flag("engine_sleeps", f"{rollout}free_cache_engine"),
         engine_keeps_weights_on_host=bool(lora),
         steps_ahead=steps_ahead,

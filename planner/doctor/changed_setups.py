@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,29 @@ from .setup_seconds import SetupSeconds, setup_seconds
 
 NODES_TRIED = (2, 4, 8)
 """Times as many nodes, as a last remedy."""
+
+
+NO_SETTING: Mapping[str, frozenset[tuple[str, Any]]] = {
+    "verl": frozenset({("colocated", False)}),
+    "trl": frozenset({("weights_at", "between"), ("optimizer_at", "between"), ("optimizer_at", "device"), ("sp", None)}),
+    "openrlhf": frozenset({("weights_at", "device")}),
+    "skyrl": frozenset({("weights_at", "device"), ("optimizer_at", "device"), ("engine_sleeps", None),
+                        ("engine_keeps_weights_on_host", None)}),
+    "rlplan": frozenset({("memory_share", None), ("engine_sleeps", None), ("micro_batch_samples", None), ("sp", None),
+                         ("engine_keeps_weights_on_host", None), ("weights_at", None), ("optimizer_at", "between"),
+                         ("optimizer_at", "device")}),
+    "slime": frozenset({("engine_keeps_weights_on_host", None)}),
+    "vime": frozenset(),
+}  # fmt: skip
+"""Attributes and values that a framework has no setting for (None: any value): no remedy and no placement for it. verl's
+synchronous trainer shares GPUs with its engines; that with GPUs apart runs ahead."""
+
+
+def can_be_set(setup: TrainerSetup, changes: Changes) -> bool:
+    """Whether the set-up's framework has settings for these changes."""
+    lacking = NO_SETTING[setup.framework]
+    changed = [(name, value) for name, value in changes.items() if getattr(setup, name) != value]
+    return not any((name, None) in lacking or (name, value) in lacking for name, value in changed)
 
 
 @dataclass(frozen=True)
@@ -38,7 +61,7 @@ class PlacedSetup:
 def remedies_of(setup: TrainerSetup, a: Architecture, gpu: Gpu, use: SetupUse) -> tuple[Changes, ...]:
     """Up to three sets of changes with each of which all places fit, the fewest and cheapest changes first."""
     found: list[Changes] = []
-    singles = list(_changes(setup, a, use))
+    singles = [changes for changes in _changes(setup, a, use) if can_be_set(setup, changes)]
     for changes in itertools.chain(singles, _pairs(singles)):
         if any(changes.keys() >= earlier.keys() for earlier in found):  # values are tried from the mildest one
             continue
@@ -177,7 +200,9 @@ def better_placements(setup: TrainerSetup, a: Architecture, gpu: Gpu, seconds: S
     used = setup.train_gpus if setup.colocated else setup.train_gpus + setup.rollout_gpus
     tried: list[PlacedSetup] = []
 
-    def tell(changes: dict[str, Any], name: str) -> None:
+    def tell(changes: dict[str, Any] | None, name: str) -> None:
+        if changes is None or not can_be_set(setup, changes):
+            return
         changed = replace(setup, **changes)
         gpus = changed.train_gpus if changed.colocated else changed.train_gpus + changed.rollout_gpus
         if is_impossible(changed, a) or first_overflow(setup_uses(changed, a, gpu)) is not None:
@@ -203,23 +228,29 @@ def better_placements(setup: TrainerSetup, a: Architecture, gpu: Gpu, seconds: S
     return tuple(sorted(better, key=lambda placed: (placed.step_s, placed.name))[:6])
 
 
-def _engines_of(setup: TrainerSetup, gpus: int, ranks: int) -> dict[str, Any]:
-    nodes = max(1, -(-gpus // setup.gpus_per_node))
-    return {"nodes": nodes, "rollout_tp": ranks, "rollout_dp": 1, "rollout_ep": 1}
+def _engines_of(setup: TrainerSetup, gpus: int, ranks: int) -> dict[str, Any] | None:
+    """Changes of machines and engines; None where so many GPUs are no whole nodes."""
+    per_node = min(gpus, setup.gpus_per_node)
+    if gpus % per_node:
+        return None
+    machines = {"nodes": gpus // per_node, "gpus_per_node": per_node}
+    return {**machines, "rollout_tp": ranks, "rollout_dp": 1, "rollout_ep": 1}
 
 
-def _shared(setup: TrainerSetup, gpus: int, ranks: int) -> dict[str, Any]:
+def _shared(setup: TrainerSetup, gpus: int, ranks: int) -> dict[str, Any] | None:
     """Changes by which engines and trainers take turns on so many GPUs."""
+    machines = _engines_of(setup, gpus, ranks)
     changes: dict[str, Any] = {"colocated": True, "train_gpus": gpus, "rollout_gpus": gpus}
     if not setup.colocated:
         moved = "host" if setup.optimizer_at == "host" else "between"
         changes |= {"engine_sleeps": True, "weights_at": "between", "optimizer_at": moved}
-    return _engines_of(setup, gpus, ranks) | changes
+    return None if machines is None else machines | changes
 
 
-def _apart(setup: TrainerSetup, train: int, rollout: int, ranks: int) -> dict[str, Any]:
+def _apart(setup: TrainerSetup, train: int, rollout: int, ranks: int) -> dict[str, Any] | None:
     """Changes by which each side has GPUs of its own."""
+    machines = _engines_of(setup, train + rollout, ranks)
     changes: dict[str, Any] = {"colocated": False, "train_gpus": train, "rollout_gpus": rollout, "weights_at": "device"}
     if setup.optimizer_at == "between":
         changes["optimizer_at"] = "device"
-    return _engines_of(setup, train + rollout, ranks) | changes
+    return None if machines is None else machines | changes

@@ -18,6 +18,7 @@ from ...plans.phrases.numbers import bytes_text
 from ...plans.yaml.errors import InputError
 from ...profiles.hardware import GPUS, Gpu
 from .changed_setups import PlacedSetup, better_placements, priced, remedies_of, with_layout
+from .host_memory import NODE_OWN
 from .rank_states import SetupUse
 from .setup_memory import first_overflow, setup_uses
 from .setup_rules import (
@@ -30,6 +31,8 @@ from .setup_rules import (
     length_findings,
 )
 from .setup_seconds import SetupSeconds
+
+PHASE_NAMES = {"init": "start", "rollout": "rollout", "train": "training"}
 
 TIGHT = 0.95
 """Share of a place that may be needed before it is called tight: the sums of public runs are off by 5 %."""
@@ -59,8 +62,13 @@ class Diagnosis:
 
     @property
     def fits(self) -> bool:
-        """Whether every place has room in every phase."""
-        return self.first is None
+        """Whether the layout can be, and every place has room in every phase."""
+        return self.first is None and not self.is_impossible
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether the layout does not divide, so that nothing starts."""
+        return is_impossible(self.setup, self.architecture)
 
     @property
     def exit_code(self) -> int:
@@ -75,7 +83,7 @@ def diagnose(setup: TrainerSetup) -> Diagnosis:
     """
     setup, uses, found = judge(setup)
     a, gpu = known_model(setup), known_gpu(setup)
-    seconds, why = (None, "the layout cannot be") if is_impossible(setup, a) else priced(setup)
+    seconds, why = (None, "the layout does not divide") if is_impossible(setup, a) else priced(setup)
     if seconds is None:
         return Diagnosis(setup, a, uses, found, None, (), why)
     return Diagnosis(setup, a, uses, (*found, _binds(seconds)), seconds, better_placements(setup, a, gpu, seconds))
@@ -137,14 +145,14 @@ def _memory(setup: TrainerSetup, a: Architecture, gpu: Gpu, uses: Sequence[Setup
             continue
         seen.add((use.phase, use.where))
         remedies = remedies_of(setup, a, gpu, use)
-        more = ""
-        if use.where == "host":
-            assert setup.host_bytes is not None
-            share = use.capacity_bytes / setup.host_bytes
-            more = f"or take hosts of {bytes_text(math.ceil(use.needed_bytes / share / 1e9) * 1e9)}"
+        later = max((each for each in uses if (each.phase, each.where) == (use.phase, use.where)), key=_needed)
+        grows = f"; {use_name(later)} {bytes_text(later.needed_bytes)}" if later.step > use.step else ""
+        more = f"or take hosts of {bytes_text(host_bytes_needed(setup, uses))}" if use.where == "host" else ""
+        if more and not remedies:
+            more = more.removeprefix("or ")
         yield DoctorFinding(
             f"{use.where}-memory",
-            f"{use_name(use)} needs {bytes_text(use.needed_bytes)} and there are {bytes_text(use.capacity_bytes)}",
+            f"{use_name(use)} needs {bytes_text(use.needed_bytes)} and there are {bytes_text(use.capacity_bytes)}{grows}",
             arithmetic=tuple(use.arithmetic),
             remedies=remedies,
             advice=more,
@@ -161,13 +169,26 @@ def _memory(setup: TrainerSetup, a: Architecture, gpu: Gpu, uses: Sequence[Setup
             )
 
 
+def _needed(use: SetupUse) -> float:
+    return use.needed_bytes
+
+
+def host_bytes_needed(setup: TrainerSetup, uses: Sequence[SetupUse]) -> float:
+    """Memory of a node's host with which all phases fit, in whole GB: the node's own share grows with it."""
+    assert setup.host_bytes is not None
+    least = 0.0
+    for use in (each for each in uses if each.where == "host"):
+        own = use.holds[NODE_OWN].bytes
+        least = max(least, (use.needed_bytes - own) / ((use.capacity_bytes - own) / setup.host_bytes))
+    return math.ceil(least / 1e9) * 1e9
+
+
 def use_name(use: SetupUse) -> str:
     """A use in words: `train on a GPU, from the second step on`."""
     place = "a GPU" if use.where == "device" else "a node's host"
     whose = "" if use.side == "both" else f" of the {use.side}"
     when = ", from the first update on" if use.step > 1 else ""
-    phase = {"init": "start", "rollout": "rollout", "train": "training"}[use.phase]
-    return f"{phase} on {place}{whose}{when}"
+    return f"{PHASE_NAMES[use.phase]} on {place}{whose}{when}"
 
 
 def _binds(seconds: SetupSeconds) -> DoctorFinding:

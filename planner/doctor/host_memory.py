@@ -22,6 +22,7 @@ from .rank_states import Held, RankShare, SetupPhase, SetupUse, state_bytes, tra
 TRAINER_PROCESS_BYTES = {"megatron": 16e9, "fsdp": 6e9, "deepspeed": 6e9, "ddp": 6e9}
 ENGINE_PROCESS_BYTES = 15e9
 NODE_SHARE = 0.07
+NODE_OWN = "the node's own"
 RAY_SHARE = 0.95
 _BLOCKS = "page-locked blocks are powers of two"
 
@@ -65,7 +66,7 @@ def host_uses(
     # OpenRLHF starts its engines before it loads the trainers' models, the others after.
     engines = {} if phase == "init" and setup.framework != "openrlhf" else _engines_on_host(setup, a, engine_ranks)
     node = {
-        "the node's own": Held(
+        NODE_OWN: Held(
             NODE_SHARE * setup.host_bytes, f"{NODE_SHARE:.0%}: system, Ray's objects, driver, rollouts"
         )
     }

@@ -8,6 +8,8 @@ Activations are counted as in profiles/laws/rank_memory.py, those of Megatron by
 from public reports:
 
 - A GPU of 80 GB reports 79.1-79.6 GiB, one of 96 GB 94.99 GiB, one of 141 GB 139.8 GiB: `REPORTED` times its name.
+- vLLM measures the largest step before it takes KV: for Llama-3-8B and 8,192 tokens that is 1.26 GiB of activations
+  (vllm-project/vllm pull request 10511); `engine_step_bytes` gives 1.1 GiB of it.
 - Both sides off a GPU leave 7.45 GiB of it taken (vllm-project/vime issue 56): a trainer's context and communicators,
   and those of an engine that sleeps, with its captured graphs.
 """
@@ -37,6 +39,12 @@ ASLEEP_BYTES = 5e9
 ENGINE_BESIDE_BYTES = {"vllm": 1.0e9, "sglang": 5.0e9, "transformers": 0.0}
 """Of a GPU that an awake engine takes beside its share: vLLM's communicators; SGLang's share is weights and KV alone,
 and its captured graphs and activations come on top."""
+
+ENGINE_OWN_BYTES = 0.5e9
+"""Of vLLM's share that is no tensor of torch: kernels' workspaces, communicators (0.2 to 1.8 GiB in its logs)."""
+
+BATCHED_TOKENS, DECODED_SEQUENCES = 8192, 256
+"""Tokens and sequences of vLLM's largest step, where nothing is said."""
 
 ENGINE_SHARES = {"vllm": 0.9, "sglang": 0.85, "transformers": 0.9}
 """Of a GPU that an engine takes where nothing is said."""
@@ -249,6 +257,17 @@ def engine_weight_bytes(setup: TrainerSetup, a: Architecture) -> float:
     )
 
 
+def engine_step_bytes(setup: TrainerSetup, a: Architecture) -> float:
+    """Bytes that vLLM keeps free for its largest step: a layer's activations (residual, norm, gate, up and their
+    product, bf16) of all its tokens, then float32 logits, and a copy to sample from, of all its sequences."""
+    if setup.engine != "vllm":
+        return 0.0
+    width = a.active_experts * a.expert_intermediate + a.shared_intermediate if a.experts else a.intermediate
+    layer = 6.0 * a.hidden + 6.0 * width / setup.rollout_tp
+    tokens, sequences = setup.max_batched_tokens or BATCHED_TOKENS, setup.max_num_seqs or DECODED_SEQUENCES
+    return ENGINE_OWN_BYTES + tokens * layer + 8.0 * a.vocab * sequences
+
+
 def _engine_beside(setup: TrainerSetup, room: float) -> dict[str, Held]:
     """What an engine holds on a GPU on which a trainer trains."""
     if setup.engine == "transformers":
@@ -277,15 +296,24 @@ def _rollout_uses(
     weights = engine_weight_bytes(setup, a)
     kv_ranks = min(ranks, 1 if a.latent_kv else a.kv_heads)
     one = 2.0 * a.kv_values_per_token * (setup.max_prompt_tokens + setup.max_response_tokens) / kv_ranks
-    least = weights + one + (2e9 if setup.engine == "vllm" else 0.0)
+    largest = engine_step_bytes(setup, a)
+    least = weights + one + largest
     planned = share * room
     if least > planned:
         yield SetupUse(
             "init", "device", step, side,
             {
                 "engine weights": Held(weights, f"{a.parameters / 1e9:.2f}e9 x 2 B over {ranks} ranks"),
-                "kv cache of one sample": Held(one, f"{one / 1e9:.2f} GB"),
-                "engine activations": Held(least - weights - one, "graphs and activations"),
+                "kv cache of one sample": Held(
+                    one,
+                    f"{setup.max_prompt_tokens + setup.max_response_tokens:,} tokens x "
+                    f"{2 * a.kv_values_per_token / kv_ranks / 1e3:.0f} kB",
+                ),
+                "engine's largest step": Held(
+                    largest,
+                    f"activations of {setup.max_batched_tokens or BATCHED_TOKENS:,} tokens, logits of "
+                    f"{setup.max_num_seqs or DECODED_SEQUENCES:,}, and {bytes_text(ENGINE_OWN_BYTES)}",
+                ),
             },
             planned,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from ...plans.schema.levers import UpdateLayout
 from ...profiles.hardware import Gpu
 from ...profiles.laws.train_law import layout_faults
 from ..lengths.table_lengths import named_lengths
-from .setup_memory import capacity_bytes, engine_weight_bytes, mean_sample_tokens, memory_share
+from .setup_memory import capacity_bytes, engine_step_bytes, engine_weight_bytes, mean_sample_tokens, memory_share
 
 Changes = Mapping[str, Any]
 """Attributes of a TrainerSetup and their new values."""
@@ -47,7 +47,15 @@ class DoctorFinding:
 
 
 def layout_findings(setup: TrainerSetup, a: Architecture) -> Iterator[DoctorFinding]:
-    """Sizes that do not divide what they are to share out."""
+    """Sizes that do not divide what they are to share out, and ranks that a backend does not have."""
+    lacking = {"fsdp": ("tp", "pp", "cp", "ep"), "ddp": ("tp", "pp", "cp", "ep"), "deepspeed": ("pp", "cp", "ep")}
+    for name in lacking.get(setup.backend, ()):
+        if getattr(setup, name) > 1:
+            text = f"{name} {getattr(setup, name)}: {setup.framework} trains by {setup.backend}, which has no such ranks"
+            yield DoctorFinding("layout", text, attributes=(name,), advice=f"leave it at 1: --train-{name} 1")
+    if setup.backend == "fsdp" and setup.zero < 2:
+        text = f"zero {setup.zero}: fsdp shares out gradients and the optimizer at least"
+        yield DoctorFinding("layout", text, attributes=("zero",), advice="write --zero 2 or 3")
     model_ranks = setup.tp * setup.pp * setup.cp * setup.sp
     if setup.train_gpus % model_ranks:
         yield DoctorFinding(
@@ -145,7 +153,8 @@ def engine_findings(setup: TrainerSetup, a: Architecture, gpu: Gpu) -> Iterator[
         text = "samples are decoded by transformers, without an engine: one step at a time, at the longest's pace"
         yield DoctorFinding("no-engine", text, warning=True, attributes=("engine",))
         return
-    room = memory_share(setup) * capacity_bytes(gpu) - engine_weight_bytes(setup, a) - 2e9
+    step = engine_step_bytes(setup, a)
+    room = memory_share(setup) * capacity_bytes(gpu) - engine_weight_bytes(setup, a) - step
     ranks = min(setup.rollout_tp, 1 if a.latent_kv else a.kv_heads)
     tokens = max(0.0, room * ranks / (2.0 * a.kv_values_per_token))
     each = mean_sample_tokens(setup)
@@ -160,7 +169,7 @@ def engine_findings(setup: TrainerSetup, a: Architecture, gpu: Gpu) -> Iterator[
             warning=True,
             arithmetic=(
                 f"{memory_share(setup):g} of {bytes_text(capacity_bytes(gpu))} less weights "
-                f"{bytes_text(engine_weight_bytes(setup, a))} and 2 GB, by "
+                f"{bytes_text(engine_weight_bytes(setup, a))} and {bytes_text(step)} of its largest step, by "
                 f"{2 * a.kv_values_per_token / ranks / 1e3:.0f} kB a token",
                 f"{at_once} x {each:,.0f} tokens, prompt and response"
                 + ("" if setup.mean_response_tokens else " (a third of the cap; give --mean-response-tokens)"),

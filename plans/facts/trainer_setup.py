@@ -65,7 +65,7 @@ class TrainerSetup:
         packed: micro-batches hold real tokens alone; False: samples are padded to the longest.
         rollout_tp, rollout_ep: ranks of an engine; `rollout_dp`: data-parallel attention in it.
         memory_share: of a GPU that an engine takes (vLLM: all; SGLang: its static part); None: the engine's default.
-        max_num_seqs: sequences that an engine decodes at once.
+        max_num_seqs: sequences that an engine decodes at once; `max_batched_tokens`: tokens of its largest step.
         engine_sleeps: its weights and KV leave the GPU for training; False: they stay.
         engine_keeps_weights_on_host: a copy of its weights lies in host memory while it sleeps.
         steps_ahead: steps by which generation runs ahead; 0: synchronous.
@@ -127,6 +127,7 @@ class TrainerSetup:
     rollout_dp: int = 1
     memory_share: float | None = None
     max_num_seqs: int | None = None
+    max_batched_tokens: int | None = None
     engine_sleeps: bool = True
     engine_keeps_weights_on_host: bool = False
     steps_ahead: int = 0

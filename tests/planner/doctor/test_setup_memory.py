@@ -71,7 +71,7 @@ def test_what_each_setting_moves_off_a_gpu():
         ({"micro_batch_tokens": 1024}, 5120),
         ({"micro_batch_tokens": None, "micro_batch_samples": 4}, 6485),
         ({"micro_batch_tokens": None, "micro_batch_samples": 4, "packed": False}, 20480),
-        ({"micro_batch_tokens": 16384, "mini_batch_samples": 64, "mean_response_tokens": 300, "max_response_tokens": 1024}, 4448),
+        ({"micro_batch_tokens": 16384, "mini_batch_samples": 64, "mean_response_tokens": 556}, 6496),
         ({"micro_batch_tokens": 4096, "cp": 2}, 8192),
     ],
 )
