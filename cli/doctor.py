@@ -56,8 +56,8 @@ GIGA = 1e9
 @click.option(
     "--engine-sleep/--no-engine-sleep", "engine_sleeps", default=None, help="Engines leave the GPU for training."
 )
-@click.option("--micro-batch", type=click.IntRange(1, MOST_SAMPLES), help="Samples of a micro-batch on a data-parallel rank.")
-@click.option("--micro-batch-tokens", type=click.IntRange(1, MOST_TOKENS), help="Tokens of a micro-batch on a rank, instead.")
+@click.option("--micro-batch", type=click.IntRange(1, MOST_SAMPLES), help="Samples of a rank's micro-batch.")
+@click.option("--micro-batch-tokens", type=click.IntRange(1, MOST_TOKENS), help="Tokens of a GPU's, instead.")
 @click.option("--prompts", type=click.IntRange(1, MOST_SAMPLES), help="Prompts of a step.")
 @click.option("--samples", type=click.IntRange(1, MOST_SAMPLES), help="Samples of a prompt.")
 @click.option("--max-prompt-tokens", type=click.IntRange(1, MOST_TOKENS), help="Cap of prompts.")
@@ -237,7 +237,8 @@ def _head(diagnosis: Diagnosis) -> Iterator[str]:
         tightest = max(diagnosis.uses, key=lambda use: use.needed_bytes / use.capacity_bytes)
         share = tightest.needed_bytes / tightest.capacity_bytes
         place = "a GPU" if tightest.where == "device" else "a host"
-        yield f"fits: {place} is fullest in {PHASE_NAMES[tightest.phase]}, {share:.0%} of {bytes_text(tightest.capacity_bytes)}"
+        phase = PHASE_NAMES[tightest.phase]
+        yield f"fits: {place} is fullest in {phase}, {share:.0%} of {bytes_text(tightest.capacity_bytes)}"
     else:
         yield f"does not fit; first of all: {use_name(first)}"
     if setup.host_bytes is None:

@@ -22,7 +22,8 @@ NODES_TRIED = (2, 4, 8)
 
 NO_SETTING: Mapping[str, frozenset[tuple[str, Any]]] = {
     "verl": frozenset({("colocated", False)}),
-    "trl": frozenset({("weights_at", "between"), ("optimizer_at", "between"), ("optimizer_at", "device"), ("sp", None)}),
+    "trl": frozenset({("weights_at", "between"), ("optimizer_at", "between"), ("optimizer_at", "device"),
+                      ("sp", None)}),
     "openrlhf": frozenset({("weights_at", "device")}),
     "skyrl": frozenset({("weights_at", "device"), ("optimizer_at", "device"), ("engine_sleeps", None),
                         ("engine_keeps_weights_on_host", None)}),
@@ -32,8 +33,8 @@ NO_SETTING: Mapping[str, frozenset[tuple[str, Any]]] = {
     "slime": frozenset(),
     "vime": frozenset(),
 }  # fmt: skip
-"""Attributes and values that a framework has no setting for (None: any value): no remedy and no placement for it. verl's
-synchronous trainer shares GPUs with its engines; that with GPUs apart runs ahead."""
+"""Attributes and values that a framework has no setting for (None: any value): no remedy and no placement for it.
+verl's synchronous trainer shares GPUs with its engines; that with GPUs apart runs ahead."""
 
 
 def can_be_set(setup: TrainerSetup, changes: Changes) -> bool:

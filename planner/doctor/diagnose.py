@@ -152,7 +152,8 @@ def _memory(setup: TrainerSetup, a: Architecture, gpu: Gpu, uses: Sequence[Setup
             more = more.removeprefix("or ")
         yield DoctorFinding(
             f"{use.where}-memory",
-            f"{use_name(use)} needs {bytes_text(use.needed_bytes)} and there are {bytes_text(use.capacity_bytes)}{grows}",
+            f"{use_name(use)} needs {bytes_text(use.needed_bytes)} and there are {bytes_text(use.capacity_bytes)}"
+            + grows,
             arithmetic=tuple(use.arithmetic),
             remedies=remedies,
             advice=more,

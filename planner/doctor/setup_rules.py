@@ -51,8 +51,13 @@ def layout_findings(setup: TrainerSetup, a: Architecture) -> Iterator[DoctorFind
     lacking = {"fsdp": ("tp", "pp", "cp", "ep"), "ddp": ("tp", "pp", "cp", "ep"), "deepspeed": ("pp", "cp", "ep")}
     for name in lacking.get(setup.backend, ()):
         if getattr(setup, name) > 1:
-            text = f"{name} {getattr(setup, name)}: {setup.framework} trains by {setup.backend}, which has no such ranks"
-            yield DoctorFinding("layout", text, attributes=(name,), advice=f"leave it at 1: --train-{name} 1")
+            by = f"{setup.framework} trains by {setup.backend}, which has no such ranks"
+            yield DoctorFinding(
+                "layout",
+                f"{name} {getattr(setup, name)}: {by}",
+                attributes=(name,),
+                advice=f"leave it at 1: --train-{name} 1",
+            )
     if setup.backend == "fsdp" and setup.zero < 2:
         text = f"zero {setup.zero}: fsdp shares out gradients and the optimizer at least"
         yield DoctorFinding("layout", text, attributes=("zero",), advice="write --zero 2 or 3")
