@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..plans.phrases.numbers import seconds
+from ..plans.phrases.numbers import count, seconds
 
 if TYPE_CHECKING:
     from ..profiles.library.skeleton import RewardKind
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 @click.command("init")
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--from",
+    "source",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A configuration of verl, slime, vime, TRL, SkyRL or OpenRLHF: YAML, script or list of overrides.",
+)
 @click.option("--gpus", metavar="NxMxGPU", help="Nodes, GPUs of a node, and the GPU's name, as in 8x8xH100.")
 @click.option("--model", metavar="MODEL", help="Usual name, hub id or folder of the model to train, as in Qwen2.5-32B.")
 @click.option(
@@ -29,17 +36,30 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def init_command(
-    folder: Path | None, gpus: str | None, model: str | None, reward: RewardKind | None, seed: int, as_json: bool
+    folder: Path | None,
+    source: Path | None,
+    gpus: str | None,
+    model: str | None,
+    reward: RewardKind | None,
+    seed: int,
+    as_json: bool,
 ) -> int:
     """Write documents to begin with into DIR, which must be new or empty.
 
     With --gpus and --model: a cluster.yaml with prices, a job.yaml, and example rows of the data; comments say what you
     must correct. A plan can be solved from them without GPUs and without data. DIR is by default the model's name.
 
+    With --from: job.yaml and cluster.yaml of another trainer's configuration; what is not in them is listed. --gpus
+    says which machines, and --model which model, where the configuration does not.
+
     Without these options: a ready example that trains on this machine. cluster.yaml describes this machine, job.yaml a
     small task with a verifiable reward, data.jsonl its prompts, and model/ is a tiny Hugging Face model that is trained
     on the spot (about a minute) to reason its way to an answer.
     """
+    if source is not None:
+        if reward is not None:
+            raise click.UsageError("--reward goes without --from: rewards are not in a trainer's configuration")
+        return _import(source, folder, gpus, model, as_json)
     if gpus is None and model is None:
         if folder is None:
             raise click.UsageError("name a folder for the example, or --gpus and --model for a job of your own")
@@ -49,8 +69,8 @@ def init_command(
     if gpus is None or model is None:
         given, lacks = ("--model", "--gpus 8x8xH100") if gpus is None else ("--gpus", "--model Qwen2.5-32B")
         raise click.UsageError(f"{given} alone does not make a job; add the other of the two, as in {lacks}")
-    source = click.get_current_context().get_parameter_source("seed")
-    if source is click.core.ParameterSource.COMMANDLINE:
+    seeded = click.get_current_context().get_parameter_source("seed")
+    if seeded is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--seed is for the example; with --gpus and --model nothing is drawn")
     return _skeleton(folder, gpus, model, reward or "math", as_json)
 
@@ -95,6 +115,46 @@ def _skeleton(folder: Path | None, gpus: str, model: str, reward: RewardKind, as
     width = max(map(len, steps))
     for step, comment in zip(steps, comments, strict=True):
         click.echo(f"  {step:{width}}  # {comment}")
+    return 0
+
+
+def _import(source: Path, folder: Path | None, gpus: str | None, model: str | None, as_json: bool) -> int:
+    from ..executor.example.write import new_folder
+    from ..frameworks.readers.read_setup import read_setup
+    from ..plans.yaml.yaml_io import place_schema
+    from ..profiles.library.imported import imported_job
+
+    setup = read_setup(source)
+    folder = folder or Path(source.stem)
+    imported = imported_job(setup, gpus, model, folder)
+    with new_folder(folder) as building:
+        for name, text in imported.documents.files.items():
+            (building / name).write_text(text, encoding="utf-8", newline="\n")
+        for kind in ("cluster", "job"):
+            place_schema(building, kind)
+    shipped = f" --shipped {imported.documents.shipped}" if imported.documents.shipped else ""
+    steps = [f"rlplan check {folder / 'job.yaml'}", f"rlplan profile {folder}{shipped}",
+             f"rlplan solve {folder} --lengths math-16k"]  # fmt: skip
+    facts = {
+        "folder": str(folder),
+        "files": sorted(imported.documents.files),
+        "framework": setup.framework,
+        "version": setup.version,
+        "model": imported.model,
+        "not_taken": list(imported.not_taken),
+        "not_read": list(imported.not_read),
+        "defaulted": list(setup.defaulted),
+        "next": steps,
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+        return 0
+    click.echo(f"{folder}: {', '.join(imported.documents.files)} of {source}, for {setup.framework} {setup.version}")
+    click.echo(f"defaults of {setup.framework}, which it does not state: {', '.join(setup.defaulted) or 'none'}")
+    for note in imported.not_taken:
+        click.echo(f"not taken: {note}")
+    click.echo(f"{count(len(imported.not_read), 'setting')} more change no bytes and no seconds; job.yaml names them")
+    click.echo("\n".join(["correct what the comments name, then", *(f"  {step}" for step in steps)]))
     return 0
 
 

@@ -56,6 +56,7 @@ class Page(NamedTuple):
 _MANUAL = """
 init: Write a ready example: cluster, job, data and a tiny model.
   see: profile, solve
+  What another trainer is set up to do | rlplan init --from run_grpo.sh --gpus 1x8xH100 job
   A job of your own on 64 GPUs; writes math/ | rlplan init --gpus 8x8xH100 --model Qwen2.5-32B math
   A tiny model and a task, ready to profile | rlplan init runs/demo/example
 

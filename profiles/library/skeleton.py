@@ -249,7 +249,7 @@ def _job(machines: Machines, model: str, shape: Architecture, reward: RewardKind
 # What is trained, on what data, for which reward. Every value is yours to correct; rlplan check job.yaml tells what is
 # wrong, and rlplan schema job what else may stand here.
 rlplan_job: 1
-name: {_job_name(model, reward)}
+name: {job_name(model, reward)}
 model: {{path: {string(model)}, dtype: bfloat16}}  # {told}
 # How many prompts there are is enough to plan. rlplan profile (without --shipped) and rlplan execute need the file,
 # with rows as in {EXAMPLE_NAME}; once it is there, remove `prompts`.
@@ -282,7 +282,8 @@ def _tp_sizes(machines: Machines, shape: Architecture, longest: int) -> tuple[in
     return holding
 
 
-def _job_name(model: str, reward: RewardKind) -> str:
+def job_name(model: str, reward: RewardKind) -> str:
+    """A job's name of the model's and the reward's."""
     base = re.sub(r"[^a-z0-9_.-]+", "-", model.rstrip("/").split("/")[-1].lower()).strip("-_.") or "job"
     name = f"{base[:50]}-{reward}"
     assert re.fullmatch(NAME_PATTERN, name), name

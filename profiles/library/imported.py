@@ -1,0 +1,226 @@
+"""A cluster and a job of another trainer's configuration: its sizes and lengths; what it lacks is as in `init`."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...plans.facts.model_shape import named_model, sizes_text, tp_divides
+from ...plans.facts.public_models import Architecture
+from ...plans.facts.trainer_setup import TrainerSetup
+from ...plans.schema.base import MOST_SAMPLES_PER_STEP
+from ...plans.schema.cluster import Cluster
+from ...plans.schema.job import Job
+from ...plans.yaml.errors import InputError
+from ...plans.yaml.yaml_io import header, loads, number, string
+from ..laws.rank_memory import kv_capacity_tokens
+from . import gpu_price, library_path, shipped_model
+from .skeleton import (
+    CORES_PER_GPU,
+    DEADLINES_S,
+    HOST_BYTES_PER_GPU,
+    MOST_REWARD_WORKERS,
+    PROMPTS,
+    Machines,
+    Skeleton,
+    job_name,
+    machines_of,
+    model_path_of,
+)
+
+GPU = "H100"
+"""What is assumed where neither the configuration nor the user says which GPU it is."""
+_RATES = ("actor_rollout_ref.actor.optim.lr", "--lr", "learning_rate", "trainer.policy.optimizer_config.lr",
+          "--actor.adam.lr", "--actor_learning_rate")  # fmt: skip
+_CLIPS = (
+    "actor_rollout_ref.actor.clip_ratio_high",
+    "--eps-clip-high",
+    "epsilon_high",
+    "trainer.algorithm.eps_clip_high",
+)
+_TEMPERATURES = ("actor_rollout_ref.rollout.temperature", "--rollout-temperature", "temperature",
+                 "generator.sampling_params.temperature", "--rollout.temperature")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ImportedJob:
+    """The documents, and what of the configuration is not in them: a line each, and keys that change no seconds."""
+
+    documents: Skeleton
+    model: str
+    not_taken: tuple[str, ...]
+    not_read: tuple[str, ...]
+
+
+def imported_job(setup: TrainerSetup, gpus: str | None, model: str | None, folder: Path) -> ImportedJob:
+    """The documents of a setup. `gpus`, `model`: what the user says of them in place of the configuration.
+
+    Raises InputError for a model whose shape is not known, and for machines on which no engine holds it.
+    """
+    notes: list[str] = []
+    machines = _machines(setup, gpus, notes)
+    path, shape = _model(setup, model, folder)
+    stated = {each.key: each.value for each in setup.left_aside if each.kind == "not read"}
+    taken: set[str] = set()
+    files = {
+        "cluster.yaml": header(Cluster) + _cluster(setup, machines, gpus is not None),
+        "job.yaml": header(Job) + _job(setup, machines, path, shape, stated, taken, notes),
+    }
+    notes += [f"{each.key}: {each.value}: {each.why}" for each in setup.left_aside if each.kind != "not read"]
+    rest = tuple(each.key for each in setup.left_aside if each.kind == "not read" and each.key not in taken)
+    if notes:
+        files["job.yaml"] += "# Not in these documents:\n" + "".join(f"#   {note}\n" for note in notes)
+    if rest:
+        lines = textwrap.wrap(", ".join(rest), 116, break_long_words=False, break_on_hyphens=False)
+        files["job.yaml"] += "# Settings that change no bytes and no seconds of a plan:\n"
+        files["job.yaml"] += "".join(f"#   {line}\n" for line in lines)
+    loads(files["cluster.yaml"], Cluster, "cluster.yaml")
+    loads(files["job.yaml"], Job, "job.yaml")
+    shipped = shipped_model(shape)
+    if shipped is not None and not library_path(machines.gpu.name, shipped).is_file():
+        shipped = None
+    return ImportedJob(Skeleton(files, shipped), path, tuple(notes), rest)
+
+
+def _machines(setup: TrainerSetup, gpus: str | None, notes: list[str]) -> Machines:
+    if gpus is not None:
+        return machines_of(gpus)
+    if setup.gpu is None:
+        notes.append(f"which GPU it is: {GPU} is assumed; say it with --gpus")
+    return machines_of(f"{setup.nodes}x{setup.gpus_per_node}x{setup.gpu or GPU}")
+
+
+def _model(setup: TrainerSetup, model: str | None, folder: Path) -> tuple[str, Architecture]:
+    if model is not None:
+        return model_path_of(model, folder)
+    try:
+        return model_path_of(setup.model, folder)
+    except InputError as error:
+        if setup.shape is not None:  # Megatron's flags say what the name does not
+            return setup.model if "/" in setup.model else f"local/{setup.model}", setup.shape
+        said = named_model(setup.model).unsure or error.message
+        key, line = setup.keys.get("model", "model"), setup.lines.get("model")
+        raise InputError(f"{key} {setup.model}: {said.removeprefix('--model ')}; say the model with --model",
+                         setup.source, line) from None  # fmt: skip
+
+
+def _cluster(setup: TrainerSetup, machines: Machines, by_user: bool) -> str:
+    gpu = machines.gpu
+    price = gpu_price(gpu.name)
+    usd, basis = (price.usd_per_gpu_hour, price.basis) if price else (0.0, "no public price is known, write yours")
+    host = HOST_BYTES_PER_GPU * machines.per_node if setup.host_bytes is None else int(setup.host_bytes)
+    said = "as the command said" if by_user else f"of {setup.source}"
+    pools = ""
+    for name, nodes, per_node in _pools(setup, machines):
+        pools += f"""\
+  {name}:
+    nodes: {nodes}
+    accelerators: {{kind: cuda, name: {gpu.name}, per_node: {per_node}, memory_bytes: {gpu.memory_bytes}}}
+    # Host cores and memory of one node: usual ones, not yours.
+    cores: {CORES_PER_GPU * per_node}
+    host_memory_bytes: {max(1, host * per_node // machines.per_node)}
+    # On demand: {basis}
+    usd_per_gpu_hour: {usd}
+"""
+    return f"""\
+# The machines, {said}. Every value is yours to correct; rlplan check cluster.yaml tells what is wrong.
+rlplan_cluster: 1
+name: {gpu.name.lower()}-{machines.nodes * machines.per_node}
+pools:
+{pools}"""
+
+
+def _pools(setup: TrainerSetup, machines: Machines) -> list[tuple[str, int, int]]:
+    """(name, nodes, GPUs of a node) of one pool, or of one for engines and one for trainers."""
+    if setup.colocated:
+        return [(machines.gpu.name.lower(), machines.nodes, machines.per_node)]
+    sides = (("rollout", setup.rollout_gpus), ("train", setup.train_gpus))
+    return [
+        (name, 1, gpus) if gpus < machines.per_node else (name, -(-gpus // machines.per_node), machines.per_node)
+        for name, gpus in sides
+    ]  # fmt: skip
+
+
+def _job(
+    setup: TrainerSetup, machines: Machines, model: str, shape: Architecture, stated: Mapping[str, str],
+    taken: set[str], notes: list[str],
+) -> str:  # fmt: skip
+    prompts, samples = setup.prompts, setup.samples
+    if samples < 2:
+        notes.append(
+            f"{setup.keys.get('samples', 'samples')}: {samples}: advantages compare samples of one prompt; 8 are taken"
+        )
+        samples = 8
+    prompts = min(prompts, MOST_SAMPLES_PER_STEP // samples)
+    longest = setup.max_prompt_tokens + setup.max_response_tokens
+    own = setup.micro_batch_tokens or (setup.micro_batch_samples or 1) * longest
+    budgets = sorted({max(longest, own), 2 * max(longest, own)})
+    tps = _tps(setup, machines, shape, longest)
+    for what, holds in (("a value model (critic)", setup.critic), ("a reference model", setup.reference),
+                        ("LoRA", setup.lora_rank > 0), ("partial rollouts", setup.partial_rollout),
+                        (f"{setup.steps_ahead} steps ahead", setup.steps_ahead > 0)):  # fmt: skip
+        if holds:
+            notes.append(f"{what}: rlplan trains all weights, synchronously, without one")
+    if setup.mini_batch_samples is not None and setup.mini_batch_samples < setup.prompts * setup.samples:
+        key = setup.keys.get("mini_batch_samples", "mini-batches")
+        notes.append(
+            f"{key}: {setup.prompts * setup.samples / setup.mini_batch_samples:g} updates a step; rlplan makes one"
+        )
+    rate = _first(stated, _RATES, taken, 1e-6, 1.0)
+    clip = _first(stated, _CLIPS, taken, 0.2, 1e3)
+    temperature = _first(stated, _TEMPERATURES, taken, 1.0, 10.0)
+    cores = CORES_PER_GPU * machines.per_node * machines.nodes
+    placement = "" if setup.colocated else "placement: {train_pool: train, streams: false}\n"
+    guessed = "its shape is guessed: " if shape.guessed else ""
+    return f"""\
+# As {setup.source} has it for {setup.framework} {setup.version}.
+# The reward and the number of prompts are not in it: write yours. rlplan check job.yaml tells what is wrong.
+rlplan_job: 1
+name: {job_name(model, "math")}
+model: {{path: {string(model)}, dtype: bfloat16}}  # {guessed}{sizes_text(shape)}
+data: {{path: data.jsonl, prompts: {max(PROMPTS, 4 * prompts)}}}
+reward: {{kind: math, workers: {max(1, min(MOST_REWARD_WORKERS, cores // 4))}, deadline_s: {DEADLINES_S["math"]}}}
+rollout:
+  prompts_per_step: {prompts}
+  samples_per_prompt: {samples}
+  max_prompt_tokens: {setup.max_prompt_tokens}
+  max_response_tokens: {setup.max_response_tokens}
+  temperature: {number(temperature)}
+algorithm:
+  name: grpo
+  learning_rate: {number(rate)}
+  clip_high: {number(clip)}
+  loss_aggregation: token-mean
+  dynamic_sampling: {str(setup.dynamic_sampling).lower()}
+# What rlplan solve tries, {setup.framework}'s own first: TP {setup.rollout_tp}, {own} tokens a micro-batch.
+search: {{tp: {list(tps)}, micro_batch_tokens: {budgets}}}
+{placement}"""
+
+
+def _first(stated: Mapping[str, str], keys: tuple[str, ...], taken: set[str], default: float, most: float) -> float:
+    """The number of the first of `keys` that is stated and within (0, most); it is then no longer left aside."""
+    for key in keys:
+        if re.fullmatch(r"[0-9.]+(?:[eE][-+]?\d+)?", stated.get(key, "")) and 0 < float(stated[key]) < most:
+            taken.add(key)
+            return float(stated[key])
+    return default
+
+
+def _tps(setup: TrainerSetup, machines: Machines, shape: Architecture, longest: int) -> tuple[int, ...]:
+    """TP of engines within a node that divide the heads and hold the model and the longest sequence."""
+    sizes = {1, 2, 4, 8, 16, setup.rollout_tp}
+    per_node = min(per_node for name, _, per_node in _pools(setup, machines) if name != "train")
+    fitting = tuple(
+        tp for tp in sorted(sizes)
+        if tp <= per_node and tp_divides(tp, shape) and kv_capacity_tokens(shape, machines.gpu, tp) >= longest
+    )  # fmt: skip
+    if not fitting:
+        raise InputError(
+            f"an engine within a node of {per_node} {machines.gpu.name} does not hold {shape.name} "
+            f"({2 * shape.parameters / 1e9:.0f} GB of weights in bf16) and a sequence of {longest} tokens; say others "
+            "with --gpus", setup.source,
+        )  # fmt: skip
+    return fitting
