@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import importlib.abc
 import importlib.machinery
 import json
@@ -72,7 +73,7 @@ def verl(root: str, words: list[str]) -> Any:
 
     with initialize_config_dir(f"{root}/verl/trainer/config", version_base=None):
         config = compose("ppo_trainer", overrides=words)
-    return OmegaConf.to_container(config, resolve=True)["data"]["train_batch_size"]  # type: ignore[call-overload,index]
+    return OmegaConf.to_container(config, resolve=True)["data"]["train_batch_size"]
 
 
 def skyrl(root: str, words: list[str]) -> Any:
@@ -111,7 +112,8 @@ def slime(root: str, words: list[str], megatron: str, sglang: str) -> Any:
 
     if not hasattr(typing, "override"):
         typing.override = lambda function: function  # type: ignore[attr-defined]
-    AutoConfig.register = staticmethod(lambda *_, **__: None)  # SGLang adds models that transformers has already
+    # SGLang adds models that transformers has already.
+    setattr(AutoConfig, "register", staticmethod(lambda *_, **__: None))  # noqa: B010
     sys.path[:0] = [root, megatron, sglang]
 
     def makers() -> Any:
@@ -132,9 +134,8 @@ def slime(root: str, words: list[str], megatron: str, sglang: str) -> Any:
 
 def trl(root: str, words: list[str]) -> Any:
     """The parser of an exported train.py; `words`: --config and the file."""
-    from trl import GRPOConfig, ModelConfig, TrlParser
-
-    args, _ = TrlParser((GRPOConfig, ModelConfig)).parse_args_and_config(words)
+    trl: Any = importlib.import_module("trl")
+    args, _ = trl.TrlParser((trl.GRPOConfig, trl.ModelConfig)).parse_args_and_config(words)
     return args.generation_batch_size
 
 
@@ -154,6 +155,8 @@ def accepted(parse: Callable[..., Any], root: str, words: list[str], others: lis
 
 if __name__ == "__main__":
     framework, root, commands, *others = sys.argv[1:]
-    argparse.ArgumentParser.error = refuse  # type: ignore[method-assign]
-    parse = {"verl": verl, "skyrl": skyrl, "openrlhf": openrlhf, "slime": slime, "trl": trl}[framework]
-    print(json.dumps([accepted(parse, root, words, others) for words in json.loads(commands)]))
+    setattr(argparse.ArgumentParser, "error", refuse)  # noqa: B010 - a method is assigned
+    parses: dict[str, Callable[..., Any]] = {
+        "verl": verl, "skyrl": skyrl, "openrlhf": openrlhf, "slime": slime, "trl": trl,
+    }  # fmt: skip
+    print(json.dumps([accepted(parses[framework], root, words, others) for words in json.loads(commands)]))

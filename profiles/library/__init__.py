@@ -11,7 +11,6 @@ with what they rest on, to be replaced by one's own.
 from __future__ import annotations
 
 import difflib
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -59,17 +58,6 @@ def shipped_model(model: str | Architecture | None) -> str | None:
         if named_shape.is_shaped_as(shape):
             return name
     return None
-
-
-def nearest_shipped(shape: Architecture, gpu: str) -> str | None:
-    """The model whose profile on this GPU serves one of `shape`: of its shape, else the nearest in size of its kind
-    (dense, or with experts), whose costs are scaled to it (scaled_profile.py). None where none ships."""
-    same = shipped_model(shape)
-    if same is not None and library_path(gpu, same).is_file():
-        return same
-    shapes = {name: known for of, name in library_names() if of == gpu and (known := architecture_of(name)) is not None}
-    of_kind = {name: known for name, known in shapes.items() if bool(known.experts) == bool(shape.experts)}
-    return min(of_kind, key=lambda name: abs(math.log(of_kind[name].parameters / shape.parameters)), default=None)
 
 
 def library_profile(gpu: str, model: str) -> Profile:

@@ -1,0 +1,80 @@
+"""`rlplan init --from`: another trainer's configuration becomes a job and a cluster; what is not in them is listed."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from rlplan.cli.init import init_command
+from rlplan.plans.schema.cluster import load_cluster
+from rlplan.plans.schema.job import load_job
+from rlplan.plans.yaml.errors import InputError
+
+VERL = """
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct \\
+  data.train_batch_size=128 data.max_prompt_length=512 data.max_response_length=4096 actor_rollout_ref.rollout.n=8 \\
+  actor_rollout_ref.actor.optim.lr=3e-6 actor_rollout_ref.actor.clip_ratio_high=0.28 trainer.nnodes=2 \\
+  actor_rollout_ref.rollout.tensor_model_parallel_size=2 actor_rollout_ref.rollout.over_sample_rate=0.2 \\
+  actor_rollout_ref.actor.use_kl_loss=True trainer.logger=console
+"""
+SLIME = """
+ray job submit -- python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 4 --rollout-num-gpus 4 \\
+  --hf-checkpoint Qwen/Qwen3-8B --rollout-batch-size 32 --n-samples-per-prompt 8 --rollout-max-response-len 8192 \\
+  --sglang-mem-fraction-static 0.8
+"""
+
+
+def imported(tmp_path, text, *options):
+    (tmp_path / "run.sh").write_text(text)
+    command = ["--from", str(tmp_path / "run.sh"), str(tmp_path / "job"), *options]
+    return CliRunner().invoke(init_command, command, standalone_mode=False)
+
+
+def test_sizes_lengths_and_rates_are_the_configurations(tmp_path):
+    facts = json.loads(imported(tmp_path, VERL, "--json").output)
+    job, cluster = load_job(tmp_path / "job" / "job.yaml"), load_cluster(tmp_path / "job" / "cluster.yaml")
+    assert (job.rollout.prompts_per_step, job.rollout.samples_per_prompt) == (128, 8)
+    assert (job.rollout.max_prompt_tokens, job.rollout.max_response_tokens) == (512, 4096)
+    assert (job.algorithm.learning_rate, job.algorithm.clip_high) == (3e-6, 0.28)
+    assert job.model.path == "Qwen/Qwen2.5-7B-Instruct" and 2 in job.search.tp
+    (pool,) = cluster.pools.values()
+    assert (pool.nodes, pool.accelerators.per_node, pool.accelerators.name) == (2, 8, "H100")
+    assert facts["framework"] == "verl" and "max_num_seqs" in facts["defaulted"]
+
+
+def test_what_is_not_taken_is_listed_and_commented(tmp_path):
+    facts = json.loads(imported(tmp_path, VERL, "--json").output)
+    text = (tmp_path / "job" / "job.yaml").read_text()
+    for part in ("which GPU it is", "a reference model", "over_sample_rate", "0.5 updates a step"):
+        assert (part in text) == any(part in note for note in facts["not_taken"])
+    assert any("nothing reads it" in note for note in facts["not_taken"])
+    assert "trainer.logger" in facts["not_read"] and "trainer.logger" in text
+    assert not any("optim.lr" in key for key in facts["not_read"])
+
+
+def test_the_user_says_which_machines_and_model(tmp_path):
+    imported(tmp_path, VERL, "--gpus", "1x8xH20", "--model", "Qwen2.5-14B")
+    job, cluster = load_job(tmp_path / "job" / "job.yaml"), load_cluster(tmp_path / "job" / "cluster.yaml")
+    assert job.model.path == "Qwen/Qwen2.5-14B"
+    assert next(iter(cluster.pools.values())).accelerators.name == "H20"
+
+
+def test_sides_apart_become_two_pools(tmp_path):
+    imported(tmp_path, SLIME)
+    job, cluster = load_job(tmp_path / "job" / "job.yaml"), load_cluster(tmp_path / "job" / "cluster.yaml")
+    assert {name: pool.accelerators_total for name, pool in cluster.pools.items()} == {"rollout": 4, "train": 4}
+    assert job.placement is not None and job.placement.train_pool == "train"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (VERL.replace("Qwen/Qwen2.5-7B-Instruct", "/data/our-model"), "say the model with --model"),
+        (VERL.replace("Qwen2.5-7B-Instruct", "DeepSeek-R1"), "does not hold"),
+        ("echo 1", "no command of it starts RL training"),
+    ],
+)
+def test_what_cannot_be_imported_is_one_line(tmp_path, text, message):
+    error = imported(tmp_path, text).exception
+    assert isinstance(error, InputError) and len(error.lines()) == 1
+    assert message in str(error) and not (tmp_path / "job").exists()
