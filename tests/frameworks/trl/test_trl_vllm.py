@@ -65,5 +65,5 @@ def test_rounds_run_on_the_vllm_of_the_trainer(tmp_path):
     for kind, lengths in zip(kinds, result["lengths"], strict=True):
         assert len(lengths) == P * N
         assert 5 < max(lengths) <= CAP if kind else max(lengths) <= 5
-    # The engine's log-probabilities are those of the weights that are trained, whatever round and step.
-    assert max(entry["sampling/sampling_logp_difference/max"] for entry in result["history"]) < 1e-3
+    # Between two implementations, of which the engine's computes in bfloat16.
+    assert max(entry["sampling/sampling_logp_difference/max"] for entry in result["history"]) < 0.02
