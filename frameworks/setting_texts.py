@@ -89,7 +89,6 @@ TEXTS: Mapping[str, Texts] = {
         "memory_share": "--vllm.gpu_memory_utilization {}",
         "rollout_tp": "--vllm.tensor_parallel_size {}",
         "engine_sleeps": {True: "--vllm.enable_sleep", False: "drop --vllm.enable_sleep"},
-        "engine_keeps_weights_on_host": {False: "drop --vllm.enable_sleep"},
     },
     "skyrl": {
         "optimizer_at": {"host": _SKYRL_OFFLOAD + "true", "between": _SKYRL_OFFLOAD + "false"},
@@ -131,7 +130,7 @@ _VERL_MEGATRON: Texts = {
 }
 
 _PLAIN: Texts = {
-    "engine_keeps_weights_on_host": {False: "sleep at level 2, which drops weights"},
+    "engine_keeps_weights_on_host": "",
     "rollout_dp": "",
     "rollout_ep": "",
     **dict.fromkeys(("nodes", "gpus_per_node", "train_gpus", "rollout_gpus", "colocated"), ""),

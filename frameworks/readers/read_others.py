@@ -159,7 +159,7 @@ def openrlhf_setup(given: Mapping[str, GivenValue], source: str) -> TrainerSetup
     total = train_gpus if colocated else train_gpus + rollout_gpus + ref_gpus
     issued = taken.some("issued_prompts", "--rollout.vllm_generate_batch_size")
     micro: dict[str, Any] = {
-        "micro_batch_tokens": taken.count("micro_batch_tokens", "--train.max_tokens_per_gpu") * sp if dynamic else None,
+        "micro_batch_tokens": taken.count("micro_batch_tokens", "--train.max_tokens_per_gpu") if dynamic else None,
         "micro_batch_samples": None if dynamic else taken.count("micro_batch_samples", "--train.micro_batch_size"),
     }
     return taken.setup(

@@ -297,7 +297,7 @@ def _defaults(framework: Framework, nodes: int, per_node: int, model: str, divid
     """The setup of a framework that is told the machines and the model alone, and whether a layout is `divided` by
     tensors, stages, contexts or experts: then verl and SkyRL train by Megatron.
 
-    Where a framework's own default is no way to run GRPO (verl: one sample a prompt and a critic; slime: no size of a
+    Where a framework's own default is no way to run GRPO (verl: one sample a prompt, a critic, no KL loss; slime: no size of a
     step; OpenRLHF: engines that share GPUs take 0.95 of them and stay), that of its example scripts is: n = 8,
     `--colocate`, full recomputation, dynamic batches; engines of 0.6 that sleep.
     """
@@ -306,6 +306,7 @@ def _defaults(framework: Framework, nodes: int, per_node: int, model: str, divid
         given = {
             "trainer.nnodes": nodes, "trainer.n_gpus_per_node": per_node, "actor_rollout_ref.model.path": model,
             "algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.n": 8,
+            "actor_rollout_ref.actor.use_kl_loss": True,
             **({"actor_rollout_ref.actor.strategy": "megatron"} if divided else {}),
         }  # fmt: skip
         return verl_setup({key: GivenValue(value) for key, value in given.items()}, source)

@@ -77,7 +77,7 @@ def slime_setup(
     micro: dict[str, Any] = {"micro_batch_samples": None, "micro_batch_tokens": None}
     if taken.flag(None, "--use-dynamic-batch-size"):
         tokens = taken.some("micro_batch_tokens", "--max-tokens-per-gpu")
-        micro["micro_batch_tokens"] = None if tokens is None else tokens * cp
+        micro["micro_batch_tokens"] = tokens
     if micro["micro_batch_tokens"] is None:
         micro["micro_batch_samples"] = taken.count("micro_batch_samples", "--micro-batch-size")
     model = taken.model(("--hf-checkpoint", "--ref-load", "--load"))

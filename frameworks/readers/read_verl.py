@@ -83,7 +83,7 @@ def verl_setup(given: Mapping[str, GivenValue], source: str, main: str = "") -> 
     micro: dict[str, Any] = {"micro_batch_samples": None, "micro_batch_tokens": None}
     if taken.flag(None, f"{actor}use_dynamic_bsz"):
         tokens = taken.count("micro_batch_tokens", f"{actor}ppo_max_token_len_per_gpu")
-        micro["micro_batch_tokens"] = tokens * width
+        micro["micro_batch_tokens"] = tokens
     else:
         key = f"{actor}ppo_micro_batch_size_per_gpu"
         micro["micro_batch_samples"] = taken.some("micro_batch_samples", key)
@@ -170,7 +170,9 @@ def _megatron(taken: Taken) -> dict[str, Any]:
     optim = f"{AR}actor.optim.override_optimizer_config."
     fraction = taken.number(None, f"{optim}optimizer_offload_fraction", 1.0)
     on_host = taken.flag(None, f"{optim}optimizer_cpu_offload", False) and fraction != 0
-    grained = taken.text("recompute", f"{megatron}override_transformer_config.recompute_granularity")
+    transformer = f"{megatron}override_transformer_config."
+    grained = taken.text("recompute", f"{transformer}recompute_granularity")
+    modules = taken.text("recompute_modules", f"{transformer}recompute_modules") if grained == "selective" else ""
     params = taken.flag("weights_at", f"{megatron}param_offload")
     between = taken.flag("optimizer_at", f"{megatron}optimizer_offload")
     if on_host:
@@ -183,6 +185,7 @@ def _megatron(taken: Taken) -> dict[str, Any]:
         "cp": taken.count("cp", f"{megatron}context_parallel_size"),
         "ep": taken.count("ep", f"{megatron}expert_model_parallel_size"),
         "recompute": grained if grained in ("full", "selective") else "none",
+        "recompute_modules": tuple(re.findall(r"\w+", modules)),
         "weight_bytes": 2.0, "gradient_bytes": 4.0, "optimizer_bytes": 12.0,
         "weights_at": "between" if params else "device",
         "optimizer_at": "host" if on_host else "between" if between else "device",

@@ -22,14 +22,15 @@ NODES_TRIED = (2, 4, 8)
 
 NO_SETTING: Mapping[str, frozenset[tuple[str, Any]]] = {
     "verl": frozenset({("colocated", False)}),
-    "trl": frozenset({("weights_at", "between"), ("optimizer_at", "between"), ("optimizer_at", "device"), ("sp", None)}),
+    "trl": frozenset({("weights_at", "between"), ("optimizer_at", "between"), ("optimizer_at", "device"), ("sp", None),
+                      ("micro_batch_tokens", None)}),
     "openrlhf": frozenset({("weights_at", "device")}),
     "skyrl": frozenset({("weights_at", "device"), ("optimizer_at", "device"), ("engine_sleeps", None),
                         ("engine_keeps_weights_on_host", None)}),
     "rlplan": frozenset({("memory_share", None), ("engine_sleeps", None), ("micro_batch_samples", None), ("sp", None),
                          ("engine_keeps_weights_on_host", None), ("weights_at", None), ("optimizer_at", "between"),
                          ("optimizer_at", "device")}),
-    "slime": frozenset({("engine_keeps_weights_on_host", None)}),
+    "slime": frozenset(),
     "vime": frozenset(),
 }  # fmt: skip
 """Attributes and values that a framework has no setting for (None: any value): no remedy and no placement for it. verl's
@@ -82,10 +83,12 @@ def _pairs(singles: Sequence[Changes]) -> Iterator[Changes]:
 def _changes(setup: TrainerSetup, a: Architecture, use: SetupUse) -> Iterator[Changes]:
     """Single changes that may help, from those that cost least seconds."""
     if use.where == "host":
-        if setup.engine_keeps_weights_on_host:
-            yield {"engine_keeps_weights_on_host": False}
         if setup.engine_sleeps and setup.engine_keeps_weights_on_host:
-            yield {"engine_sleeps": False, "engine_keeps_weights_on_host": False}
+            awake = {"engine_sleeps": False, "engine_keeps_weights_on_host": False}
+            yield awake
+            for share in (0.6, 0.5, 0.4, 0.3, 0.2):  # an engine that stays needs to be smaller
+                if share < memory_share(setup):
+                    yield {**awake, "memory_share": share}
         if setup.optimizer_at != "device":
             yield {"optimizer_at": "between" if setup.optimizer_at == "host" and setup.colocated else "device"}
         if setup.weights_at != "device":

@@ -174,24 +174,33 @@ def _activations(setup: TrainerSetup, a: Architecture) -> tuple[float, float, fl
     tokens = micro_batch_tokens(setup) / (setup.cp * setup.sp)
     if setup.backend == "megatron":
         layer, layer_input = _megatron_layer_bytes(a) / setup.tp, 2.0 * a.hidden / setup.tp
+        modules = setup.recompute_modules if setup.recompute == "selective" else ()
+        kept = _megatron_layer_bytes(a, modules) / setup.tp
         if setup.recompute == "full":
             return tokens, a.layers * layer_input, a.layers * layer_input + 2 * layer
-        return tokens, a.layers * layer, (a.layers + 1) * layer
+        return tokens, a.layers * kept, a.layers * kept + layer
     token = token_bytes(a, setup.tp, 2)
     output = 2.0 * a.head_dim * a.heads / setup.tp
     return tokens, *held_by_layers(token, a.layers, setup.recompute, output)
 
 
-def _megatron_layer_bytes(a: Architecture) -> float:
+def _megatron_layer_bytes(a: Architecture, modules: tuple[str, ...] = ()) -> float:
     """Bytes of a token that a layer of Megatron keeps for its backward pass, before tensor parallel ranks share it out:
     with sequence parallelism they share all of it (Korthikanti et al., arXiv 2205.05198, 4.2).
 
     In bf16: inputs and outputs of two norms; queries, keys, values and the output of attention; gate, up and their
-    product; of experts, the token's copies to and from those that it visits.
+    product; of experts, the token's copies to those that it visits (what comes back needs no copy: probabilities are
+    multiplied in with the activation, megatron/core/transformer/moe/experts.py). Less what `modules` compute again.
     """
     heads = a.head_dim * (2 * a.heads + 2 * a.kv_heads) if not a.latent_kv else 4 * a.head_dim * a.heads
     width = a.active_experts * a.expert_intermediate + a.shared_intermediate if a.experts else a.intermediate
-    return 8.0 * a.hidden + 2.0 * heads + 6.0 * width + 4.0 * a.active_experts * a.hidden
+    inner, copies = 6.0 * width, 2.0 * a.active_experts * a.hidden
+    if "moe" in modules if a.experts else "mlp" in modules:
+        inner = copies = 0.0
+    elif a.experts and "moe_act" in modules:
+        inner = 4.0 * width
+    norms = (4.0 if "layernorm" in modules else 8.0) * a.hidden
+    return norms + 2.0 * heads + inner + copies
 
 
 def _activations_text(setup: TrainerSetup, a: Architecture, tokens: float, each: float) -> str:

@@ -48,9 +48,11 @@ class TrainerSetup:
         tp, pp, cp, ep: of the trainer, `etp` of its experts; `sp`: sequence parallelism beside tensor parallelism's
             (Ulysses, ring).
         shard_ranks: ranks that share out the states, where fewer than data-parallel ones (FSDP's hybrid); None: all.
-        micro_batch_samples, micro_batch_tokens: of one data-parallel rank; one of them, the other None.
+        micro_batch_samples, micro_batch_tokens: samples of a data-parallel rank, or tokens of a GPU (its micro-batch is
+            shared by cp x sp of them); one of the two, the other None.
         mini_batch_samples: samples of one optimizer step; None: the whole step's.
-        recompute: activations that the backward pass computes again.
+        recompute: activations that the backward pass computes again; `recompute_modules`: of a selective one of
+            Megatron (`moe`, `mlp`, `moe_act`, `layernorm`, `core_attn`).
         lora_rank: 0: all weights are trained.
         weight_bytes, gradient_bytes, optimizer_bytes: of one trained parameter, as the backend keeps them; optimizer:
             moments, and the float32 master copy where weights are narrower. None: the backend's default.
@@ -101,6 +103,7 @@ class TrainerSetup:
     micro_batch_tokens: int | None = None
     mini_batch_samples: int | None = None
     recompute: Literal["none", "selective", "full"] = "none"
+    recompute_modules: tuple[str, ...] = ()
     lora_rank: int = 0
     weight_bytes: float | None = None
     gradient_bytes: float | None = None

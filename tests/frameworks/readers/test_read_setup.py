@@ -93,8 +93,8 @@ def test_what_a_reader_leaves_aside_has_its_reason(tmp_path):
         "actor_rollout_ref.rollout.enabel_sleep_mode"
     ]  # fmt: skip
     assert "$TOKENS" in aside(setup, "unresolved")["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"]
-    # The default stands in for it: 16,384 tokens a GPU, of two that share a sequence.
-    assert setup.micro_batch_tokens == 2 * 16384
+    # The default stands in for it: 16,384 tokens a GPU.
+    assert setup.micro_batch_tokens == 16384
 
 
 def test_a_composed_yaml_and_overrides_give_the_same(tmp_path):
@@ -125,7 +125,7 @@ def test_megatron_in_verl_keeps_bf16_and_a_master_copy(tmp_path):
 def test_a_script_of_slime_gives_its_setup(tmp_path):
     setup = read(tmp_path, "run.sh", SLIME, size_sh=SIZE)
     assert (setup.framework, setup.model, setup.nodes, setup.train_gpus) == ("slime", "my-own-model", 1, 8)
-    assert (setup.tp, setup.cp, setup.dp, setup.micro_batch_tokens) == (2, 2, 2, 2 * 9216)
+    assert (setup.tp, setup.cp, setup.dp, setup.micro_batch_tokens) == (2, 2, 2, 9216)
     assert (setup.weights_at, setup.optimizer_at, setup.reference_at) == ("between", "host", "host")
     assert (setup.weight_bytes, setup.gradient_bytes, setup.optimizer_bytes) == (2.0, 4.0, 12.0)
     assert (setup.engine, setup.rollout_tp, setup.engines, setup.memory_share) == ("sglang", 2, 4, 0.7)
