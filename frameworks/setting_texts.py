@@ -76,7 +76,11 @@ TEXTS: Mapping[str, Texts] = {
         "engine": {"vllm": "use_vllm: true"},
     },
     "openrlhf": {
-        "optimizer_at": {"host": "--ds.adam_offload", "between": "--ds.enable_sleep", "device": "drop --ds.adam_offload"},
+        "optimizer_at": {
+            "host": "--ds.adam_offload",
+            "between": "--ds.enable_sleep",
+            "device": "drop --ds.adam_offload",
+        },
         "weights_at": {"between": "--ds.enable_sleep"},
         "zero": {3: "--ds.zero_stage 3"},
         "backend": "",

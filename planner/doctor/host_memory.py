@@ -65,11 +65,7 @@ def host_uses(
     trainers = _trainers_on_host(setup, a, share, phase, step, train_ranks)
     # OpenRLHF starts its engines before it loads the trainers' models, the others after.
     engines = {} if phase == "init" and setup.framework != "openrlhf" else _engines_on_host(setup, a, engine_ranks)
-    node = {
-        NODE_OWN: Held(
-            NODE_SHARE * setup.host_bytes, f"{NODE_SHARE:.0%}: system, Ray's objects, driver, rollouts"
-        )
-    }
+    node = {NODE_OWN: Held(NODE_SHARE * setup.host_bytes, f"{NODE_SHARE:.0%}: system, Ray's objects, driver, rollouts")}
     if together:
         yield SetupUse(phase, "host", step, "both", {**trainers, **engines, **node}, capacity)
     else:
