@@ -56,8 +56,10 @@ GIGA = 1e9
 @click.option(
     "--engine-sleep/--no-engine-sleep", "engine_sleeps", default=None, help="Engines leave the GPU for training."
 )
-@click.option("--micro-batch", type=click.IntRange(1, MOST_SAMPLES), help="Samples of a rank's micro-batch.")
-@click.option("--micro-batch-tokens", type=click.IntRange(1, MOST_TOKENS), help="Tokens of a GPU's, instead.")
+@click.option("--micro-batch", type=click.IntRange(1, MOST_SAMPLES), help="Samples of a micro-batch on a rank.")
+@click.option(
+    "--micro-batch-tokens", type=click.IntRange(1, MOST_TOKENS), help="Tokens of a micro-batch on a GPU, instead."
+)
 @click.option("--prompts", type=click.IntRange(1, MOST_SAMPLES), help="Prompts of a step.")
 @click.option("--samples", type=click.IntRange(1, MOST_SAMPLES), help="Samples of a prompt.")
 @click.option("--max-prompt-tokens", type=click.IntRange(1, MOST_TOKENS), help="Cap of prompts.")
@@ -98,6 +100,11 @@ _ATTRIBUTES = {
     "optimizer_on": "optimizer_at",
 }  # fmt: skip
 """Attributes of a set-up by the names of options, where these differ."""
+
+_SAID_BY_OPTIONS = (
+    "prompts", "samples", "max_prompt_tokens", "max_response_tokens", "micro_batch", "micro_batch_tokens",
+    "memory_share", "rollout_tp", "train_tp", "train_pp", "train_cp", "train_ep", "zero",
+)  # fmt: skip
 
 
 def _setup(source: str | None, framework: Framework | None, gpus: str | None, flags: dict[str, Any]) -> TrainerSetup:
@@ -213,11 +220,30 @@ def _print(diagnosis: Diagnosis, explain: bool) -> None:
             needs, has = bytes_text(use.needed_bytes), bytes_text(use.capacity_bytes)
             drawn.add_row(use.phase, use.where, str(use.step), use.side, needs, has, share)
         console.print(drawn)
-    if setup.defaulted:
-        chosen = {"tp", "pp", "ep", "cp", "rollout_tp"} if diagnosis.layout_taken else set()
-        values = {name: getattr(setup, name) for name in setup.defaulted if name not in chosen}
-        named = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+    if named := ", ".join(_defaults(diagnosis)):
         console.print(Text(f"not said, so {setup.framework}'s default: {named}", style="dim"))
+
+
+def _defaults(diagnosis: Diagnosis) -> Iterator[str]:
+    """What was not said and matters, as the option that would say it, or in words."""
+    setup = diagnosis.setup
+    chosen = {"tp", "pp", "ep", "cp", "rollout_tp"} if diagnosis.layout_taken else set()
+    options = {_ATTRIBUTES.get(name, name): f"--{name.replace('_', '-')}" for name in _SAID_BY_OPTIONS}
+    for name in setup.defaulted:
+        value = getattr(setup, name)
+        if value is None or name in chosen:
+            continue
+        if name in ("optimizer_at", "weights_at"):
+            what = "optimizer's states" if name == "optimizer_at" else "weights"
+            yield f"{what} on the {'host while engines decode' if value == 'between' else value}"
+        elif name == "recompute":
+            yield f"recomputation {value}"
+        elif name == "reference":
+            yield "a reference model" if value else "no reference model"
+        elif name == "colocated":
+            yield "engines and trainer share GPUs" if value else "engines have GPUs of their own"
+        elif name in options and (value != 1 or name in ("prompts", "samples", "micro_batch_samples")):
+            yield f"{options[name]} {value}"
 
 
 def _head(diagnosis: Diagnosis) -> Iterator[str]:
@@ -237,8 +263,8 @@ def _head(diagnosis: Diagnosis) -> Iterator[str]:
         tightest = max(diagnosis.uses, key=lambda use: use.needed_bytes / use.capacity_bytes)
         share = tightest.needed_bytes / tightest.capacity_bytes
         place = "a GPU" if tightest.where == "device" else "a host"
-        phase = PHASE_NAMES[tightest.phase]
-        yield f"fits: {place} is fullest in {phase}, {share:.0%} of {bytes_text(tightest.capacity_bytes)}"
+        phase, has = PHASE_NAMES[tightest.phase], bytes_text(tightest.capacity_bytes)
+        yield f"fits: {place} is fullest in {phase}, {share:.0%} of {has}"
     else:
         yield f"does not fit; first of all: {use_name(first)}"
     if setup.host_bytes is None:

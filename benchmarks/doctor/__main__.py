@@ -21,8 +21,13 @@ CASES = Path(__file__).with_name("cases.yaml")
 
 def judged(case: dict[str, Any]) -> list[dict[str, Any]]:
     """The case, and each remedy of it as a case that fits: what was expected, what is said, whether that is right."""
-    expected = "fits" if case["fits"] else f"{case['where']} in {case['phase']}"
     uses, said = _said(case["setup"])
+    if case["fits"]:
+        expected = "fits"
+    elif "phase" in case:
+        expected = f"{case['where']} in {case['phase']}"
+    else:  # whoever reported it did not say when
+        expected, said = str(case["where"]), said.split(" in ")[0]
     row = {
         "name": case["name"],
         "source": case["source"],
@@ -55,12 +60,16 @@ def _said(settings: dict[str, Any]) -> tuple[Any, str]:
 @as_json_option
 def main(as_json: bool) -> None:
     """Judge all cases."""
-    rows = [row for case in yaml.safe_load(CASES.read_text(encoding="utf-8")) for row in judged(case)]
+    cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))
+    rows = [{**row, "held_out": case.get("held_out", False)} for case in cases for row in judged(case)]
     right = sum(row["right"] for row in rows)
+    held_out = [row["right"] for row in rows if row["held_out"]]
     errors = [abs(row["peak_error"]) for row in rows if "peak_error" in row]
     result = {
         "cases": len(rows),
         "right": right,
+        "held_out": len(held_out),
+        "held_out_right": sum(held_out),
         "out_of_memory": sum(row["expected"] != "fits" for row in rows),
         "ran": sum(row["expected"] == "fits" for row in rows),
         "peak_error_median": round(statistics.median(errors), 3),
@@ -69,9 +78,8 @@ def main(as_json: bool) -> None:
     lines = [
         f"{'right' if row['right'] else 'WRONG'}  {row['name']}: {row['expected']}, said {row['said']}" for row in rows
     ]
-    tell(
-        result, as_json, [*lines, f"{right} of {len(rows)} right; peaks {result['peak_error_median']:.1%} off (median)"]
-    )
+    total = f"{right} of {len(rows)} right ({sum(held_out)} of {len(held_out)} held out)"
+    tell(result, as_json, [*lines, f"{total}; peaks {result['peak_error_median']:.1%} off (median)"])
     if right < len(rows):
         raise RunFailed(f"{len(rows) - right} cases are judged wrongly")
 

@@ -300,8 +300,8 @@ def _defaults(framework: Framework, nodes: int, per_node: int, model: str, divid
     tensors, stages, contexts or experts: then verl and SkyRL train by Megatron.
 
     Where a framework's own default is no way to run GRPO (verl: one sample a prompt, a critic, no KL loss; slime: no
-    size of a step; OpenRLHF: engines that share GPUs take 0.95 of them, and stay), its example scripts' is: n = 8,
-    `--colocate`, full recomputation, dynamic batches; engines of 0.6 that sleep.
+    size of a step; OpenRLHF: engines that share GPUs take 0.95 of them and stay), that of its example scripts is:
+    n = 8, `--colocate`, full recomputation, dynamic batches; engines of 0.6 that sleep.
     """
     source = "<flags>"
     if framework == "verl":

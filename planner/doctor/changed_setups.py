@@ -22,8 +22,8 @@ NODES_TRIED = (2, 4, 8)
 
 NO_SETTING: Mapping[str, frozenset[tuple[str, Any]]] = {
     "verl": frozenset({("colocated", False)}),
-    "trl": frozenset({("weights_at", "between"), ("optimizer_at", "between"), ("optimizer_at", "device"),
-                      ("sp", None)}),
+    "trl": frozenset({("weights_at", "between"), ("optimizer_at", "between"), ("optimizer_at", "device"), ("sp", None),
+                      ("micro_batch_tokens", None)}),
     "openrlhf": frozenset({("weights_at", "device")}),
     "skyrl": frozenset({("weights_at", "device"), ("optimizer_at", "device"), ("engine_sleeps", None),
                         ("engine_keeps_weights_on_host", None)}),
@@ -42,6 +42,16 @@ def can_be_set(setup: TrainerSetup, changes: Changes) -> bool:
     lacking = NO_SETTING[setup.framework]
     changed = [(name, value) for name, value in changes.items() if getattr(setup, name) != value]
     return not any((name, None) in lacking or (name, value) in lacking for name, value in changed)
+
+
+MOST_WORK = 9.5e6
+"""Placings of samples on engines that are simulated for a diagnosis: some five seconds."""
+
+
+def simulated_work(setup: TrainerSetup) -> float:
+    """What a simulated rollout costs: each sample looks at each engine, and takes as long as 60 of these looks."""
+    beside = 1 + setup.steps_ahead if setup.partial_rollout and not setup.colocated else 1
+    return beside * max(setup.prompts, setup.issued_prompts or 0) * setup.samples * (setup.engines + 60.0)
 
 
 @dataclass(frozen=True)
@@ -186,6 +196,9 @@ def with_layout(setup: TrainerSetup, a: Architecture, gpu: Gpu) -> TrainerSetup:
 
 def priced(setup: TrainerSetup) -> tuple[SetupSeconds | None, str]:
     """(seconds of a step, ""); (None, why) where the model on this GPU, or the layout, has no price."""
+    if simulated_work(setup) > MOST_WORK:
+        samples = max(setup.prompts, setup.issued_prompts or 0) * setup.samples
+        return None, f"{samples:,} samples on {setup.engines:,} engines are more than is simulated"
     try:
         return setup_seconds(setup), ""
     except ValueError as error:  # no price for this model on this GPU, or layout
@@ -196,26 +209,32 @@ def better_placements(setup: TrainerSetup, a: Architecture, gpu: Gpu, seconds: S
     """Placements that fit and take fewer seconds, or fewer GPU seconds, a step; the fastest first, six at most.
 
     Sizes of engines are tried on all GPUs, shared; then splits of the GPUs, and half of them, with the fastest size.
+    What would simulate more than MOST_WORK in all is left out.
     """
     if setup.engine == "transformers":
         return ()
     total = setup.nodes * setup.gpus_per_node
     used = setup.train_gpus if setup.colocated else setup.train_gpus + setup.rollout_gpus
     tried: list[PlacedSetup] = []
+    left = MOST_WORK - simulated_work(setup)
 
     def tell(changes: dict[str, Any] | None, name: str) -> None:
         if changes is None or not can_be_set(setup, changes):
             return
+        nonlocal left
         changed = replace(setup, **changes)
         gpus = changed.train_gpus if changed.colocated else changed.train_gpus + changed.rollout_gpus
         if is_impossible(changed, a) or first_overflow(setup_uses(changed, a, gpu)) is not None:
             return
+        if (work := simulated_work(changed)) > left:
+            return
+        left -= work
         taken, _ = priced(changed)
         if taken is not None:
             gain = seconds.step_s / taken.step_s
             tried.append(PlacedSetup(changes, name, taken.step_s, gpus, gain, gpus * taken.step_s))
 
-    for ranks in (1, 2, 4, 8):
+    for ranks in (8, 4, 2, 1):  # those that take least to simulate first
         tell(_shared(setup, total, ranks), f"{total} shared, engines of tp {ranks}")
     fastest = min(tried, key=lambda placed: placed.step_s, default=None)
     ranks = setup.rollout_tp if fastest is None else fastest.changes["rollout_tp"]

@@ -150,10 +150,10 @@ def _memory(setup: TrainerSetup, a: Architecture, gpu: Gpu, uses: Sequence[Setup
         more = f"or take hosts of {bytes_text(host_bytes_needed(setup, uses))}" if use.where == "host" else ""
         if more and not remedies:
             more = more.removeprefix("or ")
+        needs, has = bytes_text(use.needed_bytes), bytes_text(use.capacity_bytes)
         yield DoctorFinding(
             f"{use.where}-memory",
-            f"{use_name(use)} needs {bytes_text(use.needed_bytes)} and there are {bytes_text(use.capacity_bytes)}"
-            + grows,
+            f"{use_name(use)} needs {needs} and there are {has}{grows}",
             arithmetic=tuple(use.arithmetic),
             remedies=remedies,
             advice=more,

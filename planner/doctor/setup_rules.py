@@ -51,13 +51,8 @@ def layout_findings(setup: TrainerSetup, a: Architecture) -> Iterator[DoctorFind
     lacking = {"fsdp": ("tp", "pp", "cp", "ep"), "ddp": ("tp", "pp", "cp", "ep"), "deepspeed": ("pp", "cp", "ep")}
     for name in lacking.get(setup.backend, ()):
         if getattr(setup, name) > 1:
-            by = f"{setup.framework} trains by {setup.backend}, which has no such ranks"
-            yield DoctorFinding(
-                "layout",
-                f"{name} {getattr(setup, name)}: {by}",
-                attributes=(name,),
-                advice=f"leave it at 1: --train-{name} 1",
-            )
+            text = f"{name} {getattr(setup, name)}: {setup.framework} trains by {setup.backend}, which has none"
+            yield DoctorFinding("layout", text, attributes=(name,), advice=f"leave it at 1: --train-{name} 1")
     if setup.backend == "fsdp" and setup.zero < 2:
         text = f"zero {setup.zero}: fsdp shares out gradients and the optimizer at least"
         yield DoctorFinding("layout", text, attributes=("zero",), advice="write --zero 2 or 3")
@@ -227,6 +222,7 @@ def trained_length_ratio(issued: int, kept: int, samples: int, lengths: str = "m
     for row in trace.rows:
         by_prompt.setdefault(row.prompt, []).append(row.tokens)
     tokens = np.array([drawn for _, drawn in sorted(by_prompt.items())], dtype=float)  # (prompts, samples of each)
+    rounds = max(1, min(rounds, 8_000_000 // (issued * samples)))
     random = np.random.default_rng(0)
     trained = everything = 0.0
     for _ in range(rounds):

@@ -36,6 +36,29 @@ def test_an_optimizer_on_a_host_that_is_too_small_is_named():
     assert data("doctor", *SLIME, "--host-gb", 2000)["fits"] is True
 
 
+def test_a_layout_that_does_not_divide_is_not_said_to_fit():
+    slime = ("--framework", "slime", "--model", "Qwen3-4B", "--gpus", "1x8xH100", "--train-tp", 3)
+    found = data("doctor", *slime, code=1)
+    assert found["fits"] is False and found["first"] is None and "does not divide" in found["no_seconds"]
+    assert "cannot run" in printed("doctor", *slime, code=1)
+    trl = ("--framework", "trl", "--model", "Qwen3-4B", "--gpus", "1x8xH100", "--train-tp", 2)
+    assert "which has none" in printed("doctor", *trl, code=1)
+
+
+def test_the_host_it_asks_for_has_room():
+    said = ("--framework", "slime", "--model", "Qwen3-14B", "--gpus", "1x8xH100", "--train-gpus", 4, "--train-tp", 4)
+    small = data("doctor", *said, "--optimizer-on", "host", "--host-gb", 256, code=1)
+    advice = next(finding["advice"] for finding in small["findings"] if finding["rule"] == "host-memory")
+    asked = float(advice.split("hosts of ")[1].split(" GB")[0])
+    hosts = [use for use in data("doctor", *said, "--optimizer-on", "host", "--host-gb", asked + 1)["memory"]]
+    assert all(use["fits"] for use in hosts if use["where"] == "host")
+
+
+def test_more_samples_than_are_simulated_have_no_seconds():
+    found = data("doctor", *SLIME, "--prompts", 1000000, "--samples", 1000)
+    assert found["step_s"] is None and "more than is simulated" in found["no_seconds"]
+
+
 def test_a_script_is_judged_and_mended_in_its_own_keys(script):
     found = data("doctor", script, "--gpus", "H100", code=1)
     assert found["fits"] is False and found["first"]["where"] == "device" and found["step_s"] > 0
@@ -58,6 +81,11 @@ def test_options_stand_above_the_file(script):
         ((*SLIME[:4], "--gpus", "1x8xZ9"), "no GPU 'Z9' is known"),
         (("--framework", "trl", "--model", "mine", "--gpus", "1x8xH100"), "model mine"),
         (("absent.sh",), "absent.sh: no such file"),
+        ((*SLIME, "--host-gb", "nan"), "no finite number"),
+        ((*SLIME, "--memory-share", "nan"), "no finite number"),
+        ((*SLIME, "--prompts", 10**12), "--prompts"),
+        ((*SLIME, "--micro-batch", 2, "--micro-batch-tokens", 100), "two ways to say one thing"),
+        ((*SLIME, "--mean-response-tokens", 900, "--max-response-tokens", 100), "is above --max-response-tokens"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_in_one_line(arguments, said):

@@ -268,6 +268,23 @@ def test_flags_of_a_command_give_the_defaults_named():
     assert not {"optimizer_at", "tp", "ep", "model", "host_bytes"} & set(setup.defaulted)
 
 
+@pytest.mark.parametrize("framework", ["verl", "skyrl"])
+def test_a_layout_said_as_flags_trains_by_megatron(framework):
+    setup = setup_from_flags(framework, model="Qwen2-7B", nodes=1, gpus_per_node=8, train_tp=2)
+    assert (setup.backend, setup.tp, setup.zero, setup.gradient_bytes) == ("megatron", 2, 1, 4.0)
+    assert setup_from_flags(framework, model="Qwen2-7B", nodes=1, gpus_per_node=8).backend == "fsdp"
+    if framework == "verl":  # whose Megatron recomputes nothing unless told, and whose GRPO has a reference
+        assert setup.recompute == "none" and setup.reference
+
+
+def test_tokens_of_a_micro_batch_are_those_of_a_gpu(tmp_path):
+    script = VERL.replace("$TOKENS", "4096")
+    assert read(tmp_path, "run.sh", script).micro_batch_tokens == 4096
+    flags = "--ds.ring_attn_size 2 --train.dynamic_batch_enable --train.max_tokens_per_gpu 4096 --actor.num_nodes 1"
+    openrlhf = f"python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen2.5-7B {flags}"
+    assert read(tmp_path, "o.sh", openrlhf).micro_batch_tokens == 4096
+
+
 @pytest.mark.parametrize("framework", ["verl", "slime", "vime", "trl", "skyrl", "openrlhf"])
 def test_sides_said_apart_have_gpus_of_their_own(framework):
     setup = setup_from_flags(framework, model="Qwen2.5-14B", nodes=2, gpus_per_node=8, train_gpus=4, micro_batch=2)

@@ -7,7 +7,13 @@ import pytest
 from rlplan.planner.doctor.diagnose import known_model
 from rlplan.planner.doctor.host_memory import rounded_up
 from rlplan.planner.doctor.rank_states import rank_share
-from rlplan.planner.doctor.setup_memory import capacity_bytes, first_overflow, micro_batch_tokens, setup_uses
+from rlplan.planner.doctor.setup_memory import (
+    capacity_bytes,
+    engine_step_bytes,
+    first_overflow,
+    micro_batch_tokens,
+    setup_uses,
+)
 from rlplan.plans.facts.public_models import Architecture
 from rlplan.plans.facts.trainer_setup import TrainerSetup
 from rlplan.profiles.hardware import GPUS
@@ -77,6 +83,25 @@ def test_what_each_setting_moves_off_a_gpu():
 )
 def test_tokens_of_the_fullest_micro_batch(settings, tokens):
     assert micro_batch_tokens(replace(FSDP, **settings)) == tokens
+
+
+def test_what_a_selective_recomputation_leaves_out():
+    setup = replace(MEGATRON, recompute="selective", host_bytes=None)
+    kept = use(replace(setup, recompute="none"), "train", "device", 1).needed_bytes
+    assert use(setup, "train", "device", 1).needed_bytes == kept  # attention alone: flash attention keeps no scores
+    act, whole = (use(replace(setup, recompute_modules=(name,)), "train", "device", 1).needed_bytes
+                  for name in ("moe_act", "moe"))  # fmt: skip
+    full = use(replace(setup, recompute="full"), "train", "device", 1).needed_bytes
+    assert full < whole < act < kept
+
+
+def test_an_engine_keeps_room_for_its_largest_step():
+    setups = (replace(FSDP, max_batched_tokens=tokens) for tokens in (1024, 8192))
+    few, many = (engine_step_bytes(setup, known_model(FSDP)) for setup in setups)
+    assert many - few == pytest.approx(7168 * 6 * (3584 + 18944 / FSDP.rollout_tp))
+    # Llama-3-8B with 8,192 tokens: vLLM measured 1.26 GiB of activations.
+    llama = replace(FSDP, model="Llama-3.1-8B", rollout_tp=1)
+    assert engine_step_bytes(llama, known_model(llama)) - 0.5e9 == pytest.approx(1.26 * 2**30, rel=0.2)
 
 
 def test_page_locked_blocks_are_powers_of_two():
