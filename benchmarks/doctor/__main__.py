@@ -9,8 +9,7 @@ from typing import Any
 import click
 import yaml
 
-from rlplan.planner.doctor.diagnose import known_gpu, known_model
-from rlplan.planner.doctor.setup_memory import first_overflow, setup_uses
+from rlplan.planner.doctor.setup_memory import first_overflow, known_gpu, known_model, setup_uses
 from rlplan.plans.facts.trainer_setup import TrainerSetup
 from rlplan.plans.yaml.errors import RunFailed
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import yaml
 
+from rlplan.planner.doctor.setup_memory import engine_weight_bytes, known_model
 from rlplan.planner.doctor.setup_seconds import (
     NONE,
     Overheads,
     SetupSeconds,
     StepFacts,
-    loaded_bytes,
     setup_seconds,
     with_overheads,
 )
@@ -109,7 +109,8 @@ def asked(rows: Sequence[LedgerRow]) -> dict[str, list[float]]:
         found["decode"].append(row.measured["generation"] / seconds.phases_s["generation"])
         trainer = "megatron" if setup.backend == "megatron" else "sharded"
         found[trainer].append(row.measured["update"] / seconds.phases_s["update"])
-        found["load_bytes_per_s"].append(loaded_bytes(setup) / (row.measured["sync"] - seconds.phases_s["sync"]))
+        loaded_bytes = engine_weight_bytes(setup, known_model(setup))
+        found["load_bytes_per_s"].append(loaded_bytes / (row.measured["sync"] - seconds.phases_s["sync"]))
     trainers = _mean(found)
     for row, setup, seconds in priced:
         assert setup is not None

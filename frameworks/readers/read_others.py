@@ -181,6 +181,7 @@ def openrlhf_setup(given: Mapping[str, GivenValue], source: str) -> TrainerSetup
         optimizer_bytes=12.0,
         weights_at="between" if sleeps and colocated else "device",
         optimizer_at="host" if offload else "between" if sleeps and colocated else "device",
+        packed=taken.flag("packed", "--ds.packing_samples"),
         chunked_logits=taken.flag("chunked_logits", "--ds.use_liger_kernel"),
         reference=reference and not lora,
         reference_at="host" if taken.flag("reference_at", "--ref.offload") else "device",

@@ -108,6 +108,7 @@ def verl_setup(given: Mapping[str, GivenValue], source: str, main: str = "") -> 
         rollout_gpus=rollout_gpus,
         mini_batch_samples=taken.count("mini_batch_samples", f"{actor}ppo_mini_batch_size") * samples,
         lora_rank=lora,
+        packed=taken.flag("packed", f"{AR}model.use_remove_padding"),
         chunked_logits=taken.flag("chunked_logits", f"{AR}model.use_fused_kernels"),
         reference=(in_reward or in_loss) and not lora,
         reference_at="host" if not is_megatron else backend["reference_at"],

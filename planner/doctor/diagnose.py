@@ -11,16 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...plans.facts.model_shape import named_model
 from ...plans.facts.public_models import Architecture
 from ...plans.facts.trainer_setup import TrainerSetup
 from ...plans.phrases.numbers import bytes_text
-from ...plans.yaml.errors import InputError
-from ...profiles.hardware import GPUS, Gpu
+from ...profiles.hardware import Gpu
 from .changed_setups import PlacedSetup, better_placements, priced, remedies_of, with_layout
 from .host_memory import NODE_OWN
 from .rank_states import SetupUse
-from .setup_memory import first_overflow, setup_uses
+from .setup_memory import first_overflow, known_gpu, known_model, setup_uses
 from .setup_rules import (
     DoctorFinding,
     batch_findings,
@@ -68,7 +66,7 @@ class Diagnosis:
     @property
     def is_impossible(self) -> bool:
         """Whether the layout does not divide, so that nothing starts."""
-        return is_impossible(self.setup, self.architecture)
+        return any(finding.rule == "layout" and not finding.warning for finding in self.findings)
 
     @property
     def exit_code(self) -> int:
@@ -100,27 +98,6 @@ def judge(setup: TrainerSetup) -> tuple[TrainerSetup, tuple[SetupUse, ...], tupl
     found = [*layout_findings(setup, a), *_taken(said, setup), *_memory(setup, a, gpu, uses), *batch_findings(setup)]
     found += [*engine_findings(setup, a, gpu), *length_findings(setup), *key_findings(setup)]
     return setup, uses, tuple(found)
-
-
-def known_model(setup: TrainerSetup) -> Architecture:
-    """The shape of a set-up's model. Raises InputError where it is not known."""
-    if setup.shape is not None:
-        return setup.shape
-    named = named_model(setup.model)
-    if named.architecture is None:
-        raise InputError(f"model {setup.model}: {named.unsure or 'its shape is not known'}; name one with --model")
-    return named.architecture
-
-
-def known_gpu(setup: TrainerSetup) -> Gpu:
-    """The data sheet of a set-up's GPU. Raises InputError where it is not known."""
-    if setup.gpu is None:
-        raise InputError(
-            f"{setup.source or 'the set-up'} does not say which GPUs it runs on; add --gpus H100, or whichever they are"
-        )
-    if setup.gpu not in GPUS:
-        raise InputError(f"GPU {setup.gpu} has no data sheet here; known: {', '.join(GPUS)}")
-    return GPUS[setup.gpu]
 
 
 def _taken(said: TrainerSetup, setup: TrainerSetup) -> Iterator[DoctorFinding]:

@@ -55,6 +55,7 @@ def rounded_up(setup: TrainerSetup, a: Architecture, value_bytes: float) -> floa
 def host_uses(
     setup: TrainerSetup, a: Architecture, share: RankShare, phase: SetupPhase, step: int
 ) -> Iterator[SetupUse]:
+    """What a node's host holds in a phase; where pools are apart, a node of trainers and, once, one of engines."""
     assert setup.host_bytes is not None
     train_ranks = min(setup.train_gpus, setup.gpus_per_node)
     engine_ranks = min(setup.rollout_gpus, setup.gpus_per_node) if setup.engine != "transformers" else 0
@@ -98,6 +99,12 @@ def _trainers_on_host(
             text = f"{ranks} x {a.parameters / 1e9:.2f}e9 x {weight:g} B (each rank loads the model)"
             held["models being loaded"] = Held(ranks * a.parameters * weight, text)
         return held
+
+    def of_ranks(parameters: float, each: float, factor: float = 1.0) -> Held:
+        """Bytes `each` of so many parameters on all ranks; `factor`: of page-locked blocks."""
+        rounded = f" x {factor:.2f}" if factor != 1.0 else ""
+        return Held(ranks * parameters * each * factor, f"{ranks} x {parameters / 1e9:.2f}e9 x {each:g} B{rounded}")
+
     if setup.backend == "megatron":
         factor = rounded_up(setup, a, 2.0)
         copies = 1 + setup.reference
@@ -108,37 +115,26 @@ def _trainers_on_host(
             )
         if setup.optimizer_at == "host":
             wide = rounded_up(setup, a, 4.0)
-            masters = 4.0 * wide
-            held["optimizer's weights"] = Held(
-                ranks * masters * trained.sharded, f"{ranks} x {trained.sharded / 1e9:.2f}e9 x 4 B x {wide:.2f}"
-            )
+            held["optimizer's weights"] = of_ranks(trained.sharded, 4.0, wide)
             if step > 1:
-                held["moments"] = Held(ranks * 8.0 * trained.sharded, f"{ranks} x {trained.sharded / 1e9:.2f}e9 x 8 B")
+                held["moments"] = of_ranks(trained.sharded, 8.0)
                 if phase == "train":
-                    held["gradients"] = Held(
-                        ranks * masters * trained.sharded, f"{ranks} x {trained.sharded / 1e9:.2f}e9 x 4 B x {wide:.2f}"
-                    )
+                    held["gradients"] = of_ranks(trained.sharded, 4.0, wide)
         elif setup.optimizer_at == "between" and phase == "rollout":
-            per = optimizer if step > 1 else optimizer - 8.0
-            held["optimizer"] = Held(
-                ranks * per * trained.sharded, f"{ranks} x {trained.sharded / 1e9:.2f}e9 x {per:g} B"
-            )
+            held["optimizer"] = of_ranks(trained.sharded, optimizer if step > 1 else optimizer - 8.0)
         return held
     away = setup.optimizer_at == "host" or (setup.optimizer_at == "between" and phase == "rollout")
     if setup.backend == "deepspeed":
         if away:
             per = DEEPSPEED_HOST_BYTES if setup.optimizer_at == "host" else optimizer
-            held["optimizer"] = Held(
-                ranks * per * trained.sharded, f"{ranks} x {trained.sharded / 1e9:.2f}e9 x {per:g} B"
-            )
+            held["optimizer"] = of_ranks(trained.sharded, per)
         return held
-    own = trained.sharded if setup.backend == "fsdp" else trained.parameters
+    sharded = setup.backend == "fsdp"
+    weights = share.sharded if sharded else share.parameters
     if away and step > 1:
-        held["optimizer"] = Held(ranks * optimizer * own, f"{ranks} x {own / 1e9:.2f}e9 x {optimizer:g} B")
+        held["optimizer"] = of_ranks(trained.sharded if sharded else trained.parameters, optimizer)
     if setup.weights_at == "host" or (setup.weights_at == "between" and phase == "rollout"):
-        mine = share.sharded if setup.backend == "fsdp" else share.parameters
-        held["weights"] = Held(ranks * weight * mine, f"{ranks} x {mine / 1e9:.2f}e9 x {weight:g} B")
+        held["weights"] = of_ranks(weights, weight)
     if setup.reference and setup.reference_at != "device":
-        mine = share.sharded if setup.backend == "fsdp" else share.parameters
-        held["reference"] = Held(ranks * weight * mine, f"{ranks} x {mine / 1e9:.2f}e9 x {weight:g} B")
+        held["reference"] = of_ranks(weights, weight)
     return held

@@ -14,11 +14,12 @@ What each backend keeps of a parameter (bytes; `shards`: data-parallel ranks tha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ...plans.facts.public_models import Architecture
 from ...plans.facts.trainer_setup import TrainerSetup
 from ...plans.phrases.numbers import bytes_text
+from ...plans.schema.levers import UpdateLayout
 
 SetupPhase = Literal["init", "rollout", "train"]
 Place = Literal["device", "host"]
@@ -79,6 +80,12 @@ class RankShare:
     def sharded(self) -> float:
         """Those that are a rank's own once states are shared out."""
         return self.dense / self.dense_shards + self.experts / self.expert_shards
+
+
+def update_layout(setup: TrainerSetup, micro_batch_tokens: int, **more: Any) -> UpdateLayout:
+    """The trainer of a set-up as the laws of updates take it; `more`: further fields of the layout."""
+    sizes = {name: getattr(setup, name) for name in ("dp", "tp", "pp", "cp", "sp")}
+    return UpdateLayout(**sizes, micro_batch_tokens=micro_batch_tokens, **more)
 
 
 def rank_share(setup: TrainerSetup, a: Architecture) -> RankShare:

@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from ...plans.facts.model_shape import named_model
 from ...plans.facts.public_models import Architecture
 from ...plans.facts.trainer_setup import TrainerSetup
 from ...plans.phrases.numbers import bytes_text
-from ...profiles.hardware import Gpu
+from ...plans.yaml.errors import InputError
+from ...profiles.hardware import GPUS, Gpu, gpu_of
 from ...profiles.laws.rank_memory import RUNTIME_BYTES, held_by_layers, token_bytes
 from .host_memory import host_uses
 from .rank_states import Held, RankShare, SetupUse, rank_share, rank_states, state_bytes, trained_share
@@ -62,6 +64,28 @@ asks for tokens x vocabulary / tp x 4 B at once)."""
 
 SAMPLE_LOGIT_BYTES = {"megatron": 8.0}
 """On top of it, of the one sample that is scored at a time: powers and their sum's gradient (slime)."""
+
+
+def known_model(setup: TrainerSetup) -> Architecture:
+    """The shape of a set-up's model. Raises InputError where it is not known."""
+    if setup.shape is not None:
+        return setup.shape
+    named = named_model(setup.model)
+    if named.architecture is None:
+        raise InputError(f"model {setup.model}: {named.unsure or 'its shape is not known'}; name one with --model")
+    return named.architecture
+
+
+def known_gpu(setup: TrainerSetup) -> Gpu:
+    """The data sheet of a set-up's GPU. Raises InputError where it is not known."""
+    if setup.gpu is None:
+        raise InputError(
+            f"{setup.source or 'the set-up'} does not say which GPUs it runs on: none is named; add --gpus H100, or "
+            "whichever they are"
+        )
+    if (gpu := gpu_of(setup.gpu)) is None:
+        raise InputError(f"GPU {setup.gpu} has no data sheet here; known: {', '.join(GPUS)}")
+    return gpu
 
 
 def capacity_bytes(gpu: Gpu) -> float:
@@ -112,10 +136,14 @@ def _resident(setup: TrainerSetup, a: Architecture, share: RankShare, step: int)
     return kept
 
 
+def mean_prompt_tokens(setup: TrainerSetup) -> float:
+    """Mean tokens of a prompt; where not known, a quarter of the cap."""
+    return setup.mean_prompt_tokens or max(1.0, setup.max_prompt_tokens / 4)
+
+
 def mean_sample_tokens(setup: TrainerSetup) -> float:
-    """Mean tokens of a prompt and its response; where not known, a quarter of the one cap and a third of the other."""
-    prompt = setup.mean_prompt_tokens or setup.max_prompt_tokens / 4
-    return prompt + (setup.mean_response_tokens or setup.max_response_tokens / 3)
+    """Mean tokens of a prompt and its response; where that is not known, a third of the cap."""
+    return mean_prompt_tokens(setup) + (setup.mean_response_tokens or setup.max_response_tokens / 3)
 
 
 def micro_batch_tokens(setup: TrainerSetup) -> int:
@@ -129,7 +157,7 @@ def micro_batch_tokens(setup: TrainerSetup) -> int:
             tokens = min(tokens, round(setup.mini_batch_samples / setup.dp * mean))
         return max(tokens, longest)
     samples = setup.micro_batch_samples or 1
-    if not setup.packed:  # to the longest of each
+    if setup.pads:  # to the longest of each
         return samples * (setup.max_response_tokens + round(setup.mean_prompt_tokens or setup.max_prompt_tokens))
     return max(longest, round(samples * mean))
 

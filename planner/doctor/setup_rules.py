@@ -13,10 +13,10 @@ from ...plans.facts.model_shape import undivided
 from ...plans.facts.public_models import Architecture
 from ...plans.facts.trainer_setup import TrainerSetup
 from ...plans.phrases.numbers import bytes_text
-from ...plans.schema.levers import UpdateLayout
 from ...profiles.hardware import Gpu
 from ...profiles.laws.train_law import layout_faults
 from ..lengths.table_lengths import named_lengths
+from .rank_states import update_layout
 from .setup_memory import capacity_bytes, engine_step_bytes, engine_weight_bytes, mean_sample_tokens, memory_share
 
 Changes = Mapping[str, Any]
@@ -65,15 +65,7 @@ def layout_findings(setup: TrainerSetup, a: Architecture) -> Iterator[DoctorFind
             attributes=("tp", "pp", "cp"),
         )
     else:
-        layout = UpdateLayout(
-            dp=setup.dp,
-            tp=setup.tp,
-            pp=setup.pp,
-            cp=setup.cp,
-            sp=setup.sp,
-            ep=1,
-            micro_batch_tokens=setup.cp * setup.sp,
-        )
+        layout = update_layout(setup, setup.cp * setup.sp)
         for name, why in layout_faults(a, layout, setup.gpus_per_node):
             # Stages of uneven depth can be set by hand in Megatron.
             uneven = name == "pp" and setup.backend == "megatron"
@@ -98,6 +90,7 @@ def layout_findings(setup: TrainerSetup, a: Architecture) -> Iterator[DoctorFind
 
 
 def is_impossible(setup: TrainerSetup, a: Architecture) -> bool:
+    """Whether a layout does not divide, so that nothing starts."""
     return any(not finding.warning for finding in layout_findings(setup, a))
 
 

@@ -18,12 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...plans.facts.model_shape import named_model
 from ...plans.facts.public_models import Architecture
 from ...plans.facts.trainer_setup import TrainerSetup
 from ...plans.schema.levers import EngineLayout
-from ...plans.yaml.errors import InputError
-from ...profiles.hardware import GPUS, Gpu, gpu_of, hint_of
+from ...profiles.hardware import GPUS, Gpu
 from ...profiles.laws.rank_memory import ENGINE_RESERVE_BYTES
 from ...profiles.laws.sync_law import COLOCATED_ERROR, START_S
 from ...profiles.laws.train_error import law_error
@@ -39,7 +37,14 @@ from ..costs.decode_costs import DecodeCost, decode_cost
 from ..costs.reward_costs import AT_ONCE
 from ..lengths.table_lengths import copula_tokens
 from ..simulate.reference_round import RoundLengths, simulate_round
-from .setup_memory import capacity_bytes, memory_share
+from .setup_memory import (
+    capacity_bytes,
+    engine_weight_bytes,
+    known_gpu,
+    known_model,
+    mean_prompt_tokens,
+    memory_share,
+)
 from .trainer_passes import PASSES, trainer_passes
 
 _Array = NDArray[np.float64]
@@ -68,17 +73,13 @@ class StepFacts:
     """What a set-up does not say of the step. None: assumed, which a note says.
 
     Attributes:
-        prompt_tokens: mean of the prompts.
         lengths: shipped table whose shape the responses have; it is scaled to the set-up's mean.
         old_logprobs: samples are scored before the update.
-        padded: micro-batches are padded to their longest sample.
         host_overlaps: the engine schedules a step while the one before it runs (vLLM 0.14 and later, SGLang).
     """
 
-    prompt_tokens: float | None = None
     lengths: str = "math-16k"
     old_logprobs: bool | None = None
-    padded: bool | None = None
     host_overlaps: bool = True
 
 
@@ -148,7 +149,7 @@ def with_overheads(setup: TrainerSetup, laws: SetupSeconds, overheads: Overheads
     for name in phases.keys() & {"old_logprobs", "reference"}:
         phases[name] *= overheads.trainer(setup) * overheads.scoring
     if setup.colocated:
-        phases["sync"] += loaded_bytes(setup) / overheads.load_bytes_per_s
+        phases["sync"] += engine_weight_bytes(setup, known_model(setup)) / overheads.load_bytes_per_s
     total = sum(phases.values())
     trainer_s = total - phases["generation"] - phases["sync"]
     ahead = setup.steps_ahead > 0 and not setup.colocated
@@ -159,7 +160,7 @@ def with_overheads(setup: TrainerSetup, laws: SetupSeconds, overheads: Overheads
 
 def _by_the_laws(setup: TrainerSetup, facts: StepFacts, seed: int) -> SetupSeconds:
     notes: list[str] = []
-    model, gpu, error = _shape(setup), _gpu(setup), 0.0
+    model, gpu, error = known_model(setup), known_gpu(setup), 0.0
     profile = _profile(model, gpu)
     assert profile.train_law is not None, "shipped profiles have laws"
     away = abs(math.log(model.parameters / profile.train_law.shape.parameters))
@@ -169,14 +170,13 @@ def _by_the_laws(setup: TrainerSetup, facts: StepFacts, seed: int) -> SetupSecon
         notes.append(f"no profile of {gpu.name} ships: its data sheet, with factors of {profile.train_law.accelerator}")
     if error:
         notes.append(f"costs of {profile.train_law.model} scaled to {model.name} by the laws, {100 * error:.0f} % off")
-    prompt = facts.prompt_tokens
-    if prompt is None:
-        prompt = max(1.0, setup.max_prompt_tokens / 4)
+    prompt = mean_prompt_tokens(setup)
+    if setup.mean_prompt_tokens is None:
         notes.append(f"prompts of {prompt:.0f} tokens, a quarter of the most, assumed")
     entry = entry_by_law(profile, model, gpu, setup.rollout_tp, error)
     decode = _engines(setup, facts, profile, entry, (model, gpu))
     round_ = _generate(setup, facts, decode, (model, gpu), prompt, seed, notes)
-    trainer = trainer_passes(setup, profile.train_law, model, gpu, round_.lengths + prompt, facts.padded)
+    trainer = trainer_passes(setup, profile.train_law, model, gpu, round_.lengths + prompt)
     phases = {"generation": round_.seconds}
     if facts.old_logprobs if facts.old_logprobs is not None else SCORES_ITS_OWN.get(setup.framework, True):
         phases["old_logprobs"] = trainer.score_s()
@@ -186,7 +186,7 @@ def _by_the_laws(setup: TrainerSetup, facts: StepFacts, seed: int) -> SetupSecon
     phases["sync"] = entry.sync.p50 if setup.colocated or entry.sync_apart is None else entry.sync_apart.p50
     if not setup.colocated and setup.framework not in SENDS_TENSORS:
         phases["sync"] = min(phases["sync"], START_S + WEIGHT_BYTES * model.parameters / BUCKETS_BYTES_PER_S)
-    if moved := trainer.moves_s(setup) + _turns_s(setup, gpu):
+    if moved := trainer.moves_s(setup) + _turns_s(setup, (model, gpu)):
         phases["offload"] = moved
     if setup.critic:
         notes.append("the critic's passes are not priced")
@@ -205,31 +205,11 @@ def _by_the_laws(setup: TrainerSetup, facts: StepFacts, seed: int) -> SetupSecon
     return SetupSeconds(0.0, phases, limits, errors, 0.0, float(round_.lengths.mean()), tuple(notes))
 
 
-def loaded_bytes(setup: TrainerSetup) -> float:
-    """Bytes of the weights that a GPU of an engine takes at a sync."""
-    return WEIGHT_BYTES * _shape(setup).parameters / setup.rollout_tp
-
-
 def _decode_error(entry: Rollout) -> float:
     return entry.evidence["decode"].error if "decode" in entry.evidence else entry.error
 
 
-# -- the model, the GPU, and the profile whose laws price them ---------------------------------------------------------
-
-
-def _shape(setup: TrainerSetup) -> Architecture:
-    named = named_model(setup.model)
-    if named.architecture is None:
-        raise InputError(named.unsure or f"the shape of {setup.model} is not known")
-    return named.architecture
-
-
-def _gpu(setup: TrainerSetup) -> Gpu:
-    gpu = None if setup.gpu is None else gpu_of(setup.gpu)
-    if gpu is None:
-        hint = "" if setup.gpu is None else hint_of(setup.gpu)
-        raise InputError(f"no data sheet of the GPU {setup.gpu or '(none is named)'}{f'; {hint}' if hint else ''}")
-    return gpu
+# -- the profile whose laws price model and GPU ------------------------------------------------------------------------
 
 
 def _profile(model: Architecture, gpu: Gpu) -> Profile:
@@ -348,7 +328,7 @@ def _engines(setup: TrainerSetup, facts: StepFacts, profile: Profile, entry: Rol
     model, gpu = of
     ranks = min(setup.rollout_tp, 1 if model.latent_kv else model.kv_heads)
     taken = memory_share(setup) * capacity_bytes(gpu) - (0.0 if setup.engine == "sglang" else ENGINE_RESERVE_BYTES)
-    fits = int((taken - loaded_bytes(setup)) * ranks / (WEIGHT_BYTES * model.kv_values_per_token))
+    fits = int((taken - engine_weight_bytes(setup, model)) * ranks / (WEIGHT_BYTES * model.kv_values_per_token))
     room = max(setup.max_prompt_tokens + setup.max_response_tokens, fits)
     priced = profile.model_copy(update={"rollout": (entry,), "checks": ()})
     engines = setup.engines * setup.rollout_dp  # ranks whose attention is data parallel have sequences of their own
@@ -361,10 +341,12 @@ def _engines(setup: TrainerSetup, facts: StepFacts, profile: Profile, entry: Rol
     return replace(cost, curve=curve, host=(0.0, 0.0))
 
 
-def _turns_s(setup: TrainerSetup, gpu: Gpu) -> float:
+def _turns_s(setup: TrainerSetup, of: _Priced) -> float:
     """Seconds in which colocated engines sleep and wake: memory is mapped, weights kept on the host cross its link."""
     if not (setup.colocated and setup.engine_sleeps):
         return 0.0
+    model, gpu = of
     mapped = 2 * (memory_share(setup) * gpu.memory_bytes - ENGINE_RESERVE_BYTES) / MAP_BYTES_PER_S
-    crossed = 2 * loaded_bytes(setup) / gpu.host_copy_bytes_per_s if setup.engine_keeps_weights_on_host else 0.0
-    return mapped + crossed
+    if not setup.engine_keeps_weights_on_host:
+        return mapped
+    return mapped + 2 * engine_weight_bytes(setup, model) / gpu.host_copy_bytes_per_s

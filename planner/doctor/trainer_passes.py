@@ -9,7 +9,6 @@ the device between phases cross the host's link.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,13 +22,11 @@ from ...profiles.laws.rank_memory import rank_parameters
 from ...profiles.laws.train_error import parallel_factor
 from ...profiles.laws.train_law import BACKWARD, FILL, IMBALANCE, OPTIMIZER_BYTES, STEP_S, TrainPhysics
 from ...profiles.phase_schema import TrainLaw
+from .rank_states import update_layout
 
 CPU_ADAM_S = 0.45e-9
 """Seconds of one host for one parameter of an optimizer that steps there: 10 s for 72e9 parameters on four hosts
 (DeepSpeed#6834), 9.6 s for 107e9 on four (slime#1139)."""
-
-PADS: Mapping[str, bool] = {"trl": True, "openrlhf": True}
-"""Whether samples of a micro-batch are padded to the longest of them; the others pack."""
 
 PASSES = {"old_logprobs": 1.0, "reference": 1.0, "update": 1.0 + BACKWARD}
 """Passes over the layers, in forward ones, by phase; recomputation aside."""
@@ -121,33 +118,21 @@ class TrainerPasses:
 
 
 def trainer_passes(
-    setup: TrainerSetup, law: TrainLaw, model: Architecture, gpu: Gpu, samples: NDArray[np.float64], padded: bool | None
+    setup: TrainerSetup, law: TrainLaw, model: Architecture, gpu: Gpu, samples: NDArray[np.float64]
 ) -> TrainerPasses:
-    """The trainer of a set-up before samples of so many tokens, prompts included, as the law has it.
-
-    `padded`: micro-batches are padded to their longest sample; None: as the framework does.
-    """
-    padded = PADS.get(setup.framework, False) if padded is None else padded
+    """The trainer of a set-up before samples of so many tokens, prompts included, as the law has it."""
     computed = samples
     if setup.micro_batch_tokens is None:
         size = max(1, setup.micro_batch_samples or 1)
-        if padded:
+        if setup.pads:
             longest = np.maximum.reduceat(samples, np.arange(0, len(samples), size))
             computed = np.repeat(longest, size)[: len(samples)]
         micro = size * float(computed.mean())
     else:
         micro = FILL * max(setup.micro_batch_tokens * setup.cp * setup.sp, float(samples.max()))
     copies = setup.dp * setup.cp * setup.sp // (setup.shard_ranks or setup.dp * setup.cp * setup.sp)
-    layout = UpdateLayout(
-        dp=setup.dp,
-        tp=setup.tp,
-        pp=setup.pp,
-        cp=setup.cp,
-        sp=setup.sp,
-        ep=setup.ep,
-        state_copies=max(1, copies),
-        micro_batch_tokens=max(1, round(micro)),
-        recompute=setup.recompute,
+    layout = update_layout(
+        setup, max(1, round(micro)), ep=setup.ep, state_copies=max(1, copies), recompute=setup.recompute
     )
     shared, others = setup.backend == "megatron", parallel_factor(law)
     physics = TrainPhysics(model, gpu, law.factors, law.fabric_bytes_per_s, setup.gpus_per_node, others, shared)

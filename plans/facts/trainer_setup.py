@@ -19,6 +19,10 @@ Where = Literal["device", "between", "host"]
 (`between`); always on the host, where the optimizer steps."""
 
 
+PADS: frozenset[Framework] = frozenset(("trl", "openrlhf"))
+"""Trainers that pad samples to the longest of a micro-batch, where nobody says; the others pack."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeftAside:
     """A setting that a reader met and that nothing here follows from: its key, its value, and why.
@@ -64,7 +68,7 @@ class TrainerSetup:
         partial_rollout: surplus samples go on in the next round.
         dynamic_sampling: groups with equal rewards are dropped, and others drawn.
         max_prompt_tokens, max_response_tokens, mean_response_tokens, mean_prompt_tokens: lengths.
-        packed: micro-batches hold real tokens alone; False: samples are padded to the longest.
+        packed: micro-batches hold real tokens alone; False: samples are padded to the longest; None: as `PADS` says.
         rollout_tp, rollout_ep: ranks of an engine; `rollout_dp`: data-parallel attention in it.
         memory_share: of a GPU that an engine takes (vLLM: all; SGLang: its static part); None: the engine's default.
         max_num_seqs: sequences that an engine decodes at once; `max_batched_tokens`: tokens of its largest step.
@@ -123,7 +127,7 @@ class TrainerSetup:
     max_response_tokens: int = 1024
     mean_response_tokens: float | None = None
     mean_prompt_tokens: float | None = None
-    packed: bool = True
+    packed: bool | None = None
     engine: Engine = "vllm"
     rollout_tp: int = 1
     rollout_ep: int = 1
@@ -142,6 +146,11 @@ class TrainerSetup:
     def __post_init__(self) -> None:
         known = {each.name for each in fields(self)}
         assert not (odd := {*self.keys, *self.defaulted, *self.lines} - known), f"no such attribute: {sorted(odd)}"
+
+    @property
+    def pads(self) -> bool:
+        """Whether samples of a micro-batch are padded to the longest of them."""
+        return self.framework in PADS if self.packed is None else not self.packed
 
     @property
     def dp(self) -> int:

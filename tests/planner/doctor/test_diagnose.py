@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlplan.planner.doctor.diagnose import as_dict, diagnose, judge, known_gpu, known_model
-from rlplan.planner.doctor.setup_memory import first_overflow, setup_uses
+from rlplan.planner.doctor.diagnose import as_dict, diagnose, judge
+from rlplan.planner.doctor.setup_memory import first_overflow, known_gpu, known_model, setup_uses
 from rlplan.planner.doctor.setup_rules import trained_length_ratio
 from rlplan.plans.facts.trainer_setup import LeftAside, TrainerSetup
 from rlplan.plans.yaml.errors import InputError

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from rlplan.planner.doctor.diagnose import known_model
 from rlplan.planner.doctor.host_memory import rounded_up
 from rlplan.planner.doctor.rank_states import rank_share
 from rlplan.planner.doctor.setup_memory import (
     capacity_bytes,
     engine_step_bytes,
     first_overflow,
+    known_model,
     micro_batch_tokens,
     setup_uses,
 )
@@ -117,3 +117,10 @@ def test_an_engine_that_cannot_hold_its_weights_fails_at_the_start():
     setup = replace(FSDP, model="Qwen2.5-32B", rollout_tp=2, memory_share=0.3)
     first = first_overflow(uses(setup))
     assert first is not None and (first.phase, first.where) == ("init", "device")
+
+
+def test_trainers_that_pad_are_counted_as_they_are_priced():
+    many = replace(FSDP, micro_batch_tokens=None, micro_batch_samples=4)
+    assert [replace(many, framework=name).pads for name in ("verl", "trl", "openrlhf")] == [False, True, True]
+    assert micro_batch_tokens(replace(many, framework="trl")) == 4 * (1024 + 4096)
+    assert micro_batch_tokens(replace(many, framework="trl", packed=True)) == micro_batch_tokens(many)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from rlplan.planner.doctor.setup_memory import known_model
 from rlplan.planner.doctor.setup_seconds import FITTED, NONE, Overheads, SetupSeconds, StepFacts, setup_seconds
 from rlplan.plans.facts.trainer_setup import TrainerSetup
 from rlplan.plans.yaml.errors import InputError
@@ -13,12 +14,11 @@ from rlplan.profiles.hardware import GPUS
 SETUP = TrainerSetup(
     framework="verl", model="Qwen/Qwen2.5-7B", nodes=1, gpus_per_node=8, gpu="H100", train_gpus=8, rollout_gpus=8,
     prompts=32, samples=4, micro_batch_tokens=8192, max_prompt_tokens=512, max_response_tokens=2048,
-    mean_response_tokens=600.0,
+    mean_response_tokens=600.0, mean_prompt_tokens=128,
 )  # fmt: skip
-FACTS = StepFacts(prompt_tokens=128)
 
 
-def priced(facts: StepFacts = FACTS, overheads: Overheads = NONE, **changes: object) -> SetupSeconds:
+def priced(facts: StepFacts | None = None, overheads: Overheads = NONE, **changes: object) -> SetupSeconds:
     return setup_seconds(replace(SETUP, **changes), facts, overheads)
 
 
@@ -43,8 +43,7 @@ def test_no_phase_beats_the_data_sheet(model: str) -> None:
 
 
 def test_update_limit_is_three_passes_of_useful_operations() -> None:
-    facts = StepFacts(prompt_tokens=100)
-    seconds = priced(facts, max_response_tokens=500, mean_response_tokens=500.0)
+    seconds = priced(mean_prompt_tokens=100, max_response_tokens=500, mean_response_tokens=500.0)
     tokens = SETUP.prompts * SETUP.samples * 600
     products_s = 3 * 2 * 7.07e9 * tokens / (8 * 989e12)  # the embedding is looked up
     assert products_s < seconds.limits_s["update"] < 1.05 * products_s
@@ -62,7 +61,7 @@ def test_more_samples_longer_ones_and_fewer_gpus_take_longer() -> None:
 
 def test_padded_samples_take_a_trainer_longer_than_packed_ones() -> None:
     packed = priced(micro_batch_tokens=None, micro_batch_samples=8)
-    padded = priced(replace(FACTS, padded=True), micro_batch_tokens=None, micro_batch_samples=8)
+    padded = priced(packed=False, micro_batch_tokens=None, micro_batch_samples=8)
     assert padded.phases_s["update"] > 1.2 * packed.phases_s["update"]
     assert padded.limits_s["update"] == packed.limits_s["update"]
 
@@ -112,8 +111,8 @@ def test_states_that_move_cost_both_ways_over_the_host_link() -> None:
 
 def test_old_logprobs_are_left_out_where_the_framework_does() -> None:
     assert "old_logprobs" not in priced(framework="trl").phases_s
-    assert "old_logprobs" not in priced(replace(FACTS, old_logprobs=False)).phases_s
-    assert "old_logprobs" in priced(replace(FACTS, old_logprobs=True), framework="trl").phases_s
+    assert "old_logprobs" not in priced(StepFacts(old_logprobs=False)).phases_s
+    assert "old_logprobs" in priced(StepFacts(old_logprobs=True), framework="trl").phases_s
 
 
 def test_generation_that_runs_ahead_hides_behind_the_trainer() -> None:
@@ -141,16 +140,16 @@ def test_overheads_are_factors_of_the_phases_they_name() -> None:
 
 
 def test_fitted_overheads_are_what_is_asked_for() -> None:
-    assert setup_seconds(SETUP, FACTS) == setup_seconds(SETUP, FACTS, FITTED)
+    assert setup_seconds(SETUP) == setup_seconds(SETUP, overheads=FITTED)
 
 
 def test_an_engine_that_schedules_nothing_ahead_is_slower() -> None:
-    after = priced(replace(FACTS, host_overlaps=False), samples=32)
+    after = priced(StepFacts(host_overlaps=False), samples=32)
     assert after.phases_s["generation"] > priced(samples=32).phases_s["generation"]
 
 
 def test_what_is_assumed_is_said_and_stated_in_the_error() -> None:
-    said = setup_seconds(replace(SETUP, mean_response_tokens=None), overheads=NONE)
+    said = setup_seconds(replace(SETUP, mean_response_tokens=None, mean_prompt_tokens=None), overheads=NONE)
     assert any("prompts of 128 tokens" in note for note in said.notes)
     assert any("lengths as in the table math-16k" in note for note in said.notes)
     other = priced(model="Qwen/Qwen3-4B", gpu="A100-40GB")
@@ -175,3 +174,8 @@ def test_seconds_are_finite_for_a_model_over_several_ranks() -> None:
     )  # fmt: skip
     assert all(math.isfinite(each) and each > 0 for each in seconds.phases_s.values())
     assert any("an engine spans nodes" in note for note in seconds.notes)
+
+
+def test_a_stated_shape_prices_memory_and_seconds_whatever_the_name() -> None:
+    shape = known_model(SETUP)
+    assert priced(model="nobody/unheard-of", shape=shape).phases_s == priced().phases_s
