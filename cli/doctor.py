@@ -201,6 +201,13 @@ def _print(diagnosis: Diagnosis, explain: bool) -> None:
         phases = ", ".join(f"{name} {seconds(size)}" for name, size in diagnosis.seconds.phases_s.items() if size > 0)
         step = f"{seconds(diagnosis.seconds.step_s)} +- {diagnosis.seconds.error:.0%}"
         console.print(Text(f"a step takes {step}: {phases}"))
+        reached = [
+            (name, limit / diagnosis.seconds.phases_s[name]) for name, limit in diagnosis.seconds.limits_s.items()
+        ]
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in reached)
+        console.print(
+            Text(f"  of the hardware's limit (bandwidth in generation, else operations): {shares}", style="dim")
+        )
         for note in diagnosis.seconds.notes:
             console.print(Text(f"  {note}", style="dim"))
     if diagnosis.placements:
@@ -250,12 +257,13 @@ def _head(diagnosis: Diagnosis) -> Iterator[str]:
     from ..planner.doctor.diagnose import PHASE_NAMES, use_name
 
     setup, first = diagnosis.setup, diagnosis.first
+    beside = f" x dp {setup.rollout_dp}" if setup.rollout_dp > 1 else ""
     where = "share GPUs" if setup.colocated else f"apart: {setup.train_gpus} train, {setup.rollout_gpus} decode"
     yield (
         f"{setup.framework} {setup.version}".rstrip()
         + f": {setup.model} ({diagnosis.architecture.parameters / 1e9:.1f}e9) "
         f"on {setup.nodes} x {setup.gpus_per_node} {setup.gpu}, {where}; {setup.backend} tp {setup.tp} pp {setup.pp} "
-        f"cp {setup.cp} ep {setup.ep}, {count(setup.engines, 'engine')} of tp {setup.rollout_tp}"
+        f"cp {setup.cp} ep {setup.ep}, {count(setup.engines, 'engine')} of tp {setup.rollout_tp}{beside}"
     )
     if first is None and diagnosis.is_impossible:
         yield "cannot run: the layout does not divide; its memory would fit"

@@ -196,6 +196,7 @@ def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "step_s": None if seconds is None else seconds.step_s,
         "step_error": None if seconds is None else seconds.error,
         "phases_s": {} if seconds is None else dict(seconds.phases_s),
+        "limits_s": {} if seconds is None else dict(seconds.limits_s),
         "placements": [asdict(placed) for placed in diagnosis.placements],
         "memory": [
             {

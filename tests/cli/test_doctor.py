@@ -62,6 +62,8 @@ def test_more_samples_than_are_simulated_have_no_seconds():
 def test_a_script_is_judged_and_mended_in_its_own_keys(script):
     found = data("doctor", script, "--gpus", "H100", code=1)
     assert found["fits"] is False and found["first"]["where"] == "device" and found["step_s"] > 0
+    assert found["limits_s"].keys() >= {"generation", "update"}
+    assert all(0 < limit < found["phases_s"][name] for name, limit in found["limits_s"].items())
     remedies = [remedy for finding in found["findings"] for remedy in finding["remedies"]]
     assert remedies and all("actor_rollout_ref." in each["write"] or "trainer." in each["write"] for each in remedies)
     assert "dead-key" in {finding["rule"] for finding in found["findings"]}
