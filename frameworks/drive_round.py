@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from ..plans.yaml.errors import InputError
 from ..rounds.machines.events import (
     Abort,
     Action,
@@ -52,7 +53,7 @@ class Decode(Protocol[S]):
     """Decodes a sample of `issue.prompt` to at most `max_tokens` response tokens in all.
 
     `before`: what an earlier request has decoded of it, to be continued. A call that is cancelled has its request
-    aborted. Raises EngineGone; any other error counts as a failure of the infrastructure.
+    aborted. Raises EngineGone; an InputError ends the round, any other error counts as a failure of the infrastructure.
     """
 
     def __call__(
@@ -75,7 +76,8 @@ class _Driver(Generic[S]):
     def __init__(self, machine: Round, decode: Decode[S], score: Callable[[S], Awaitable[float]]) -> None:
         self._machine, self._decode, self._score = machine, decode, score
         self._tasks: dict[SampleKey, asyncio.Task[None]] = {}
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._aborted: set[asyncio.Task[None]] = set()  # cancelled, and not yet over
+        self._events: asyncio.Queue[Event | InputError] = asyncio.Queue()
         self._decoded: dict[SampleKey, DecodedSample[S]] = {}
 
     async def run(self) -> dict[SampleKey, DecodedSample[S]]:
@@ -84,22 +86,32 @@ class _Driver(Generic[S]):
             while not self._machine.done:
                 if not self._tasks and self._events.empty():
                     raise AssertionError("the round is not done, and no request of it is under way")
-                actions = self._machine.handle(await self._events.get())
+                actions = self._handle(await self._events.get())
                 while not self._events.empty():
-                    actions += self._machine.handle(self._events.get_nowait())
+                    actions += self._handle(self._events.get_nowait())
                 self._apply(actions)
         finally:
-            for task in self._tasks.values():
-                task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            for key in list(self._tasks):
+                self._cancel(key)
+            await asyncio.gather(*self._aborted, return_exceptions=True)
         return self._decoded
+
+    def _handle(self, event: Event | InputError) -> list[Action]:
+        if isinstance(event, InputError):
+            raise event
+        return self._machine.handle(event)
+
+    def _cancel(self, key: SampleKey) -> None:
+        if (task := self._tasks.pop(key, None)) is not None:
+            self._aborted.add(task)
+            task.add_done_callback(self._aborted.discard)
+            task.cancel()
 
     def _apply(self, actions: list[Action]) -> None:
         aborted = {action.key for action in actions if isinstance(action, Abort)}
         for key in aborted:
             self._decoded.pop(key, None)
-            if (task := self._tasks.pop(key, None)) is not None:
-                task.cancel()
+            self._cancel(key)
         for action in actions:
             if action.key in aborted:
                 continue
@@ -110,8 +122,11 @@ class _Driver(Generic[S]):
 
     def _begin(self, key: SampleKey, work: Awaitable[Event]) -> None:
         async def carried() -> None:
+            event: Event | InputError
             try:
                 event = await work
+            except InputError as error:
+                event = error
             except EngineGone:
                 event = Lost(key)
             except Exception as error:  # noqa: BLE001 - the machine counts failures, and reports their reason

@@ -33,7 +33,7 @@ from ...rounds.machines.round import Round
 from ...rounds.round_spec import RoundSpec
 from ...rounds.schedule import Schedule
 from ..drive_round import DecodedSample, EngineGone, drive_round
-from ..plan_rounds import PlannedRounds, planned_rounds
+from ..plan_rounds import PlannedRounds, drain_in_time, planned_rounds
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,8 @@ class _Rollout:
     async def run(self) -> tuple[list[list[Any]], dict[str, float]]:
         """Groups to train, in the order of slime's numbers, and metrics."""
         while True:
-            self._drain_in_time()
+            if (last := getattr(self._args, "num_rollout", None)) is not None:
+                drain_in_time(self._source.schedule, last - self._rollout_id)
             machine = self._source.schedule.begin()
             self._kind, self._groups = machine.kind, {}
             decoded = await drive_round(machine, self._decode, self._score)
@@ -202,14 +203,6 @@ class _Rollout:
         if (path := self._args.rollout_sample_filter_path) is not None:
             _host("utils.misc").load_function(path)(self._args, groups)
         return groups, metrics
-
-    def _drain_in_time(self) -> None:
-        """Train what is deferred before the run's last rollout is over, as far as its number is known."""
-        schedule, last = self._source.schedule, getattr(self._args, "num_rollout", None)
-        if schedule.draining and not schedule.deferred:
-            schedule.restore(schedule.state())  # drained early: fresh prompts fill the rollouts that are left
-        if last is not None and schedule.deferred and last - self._rollout_id <= schedule.rounds_owed:
-            schedule.drain()
 
     async def _decode(self, issue: Issue, before: DecodedSample[Any] | None, max_tokens: int) -> DecodedSample[Any]:
         if before is None:

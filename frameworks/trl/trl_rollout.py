@@ -43,10 +43,10 @@ from ...plans.schema.planned_job import KindNorms
 from ...plans.yaml.errors import InputError
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.outcome import Fate
-from ...rounds.round_spec import RoundName, prompts_wanted
+from ...rounds.round_spec import RoundName
 from ...rounds.schedule import Schedule
 from ...rounds.seeds import RoundSeeds, SeedLedger
-from ..plan_rounds import PlannedRounds, planned_rounds
+from ..plan_rounds import PlannedRounds, drain_in_time, planned_rounds
 from .trl_decode import (
     PlannedSample,
     SamplingRule,
@@ -104,13 +104,7 @@ def _misfits(trainer: Any, planned: PlannedRounds) -> Iterator[tuple[bool, str]]
     prompts = trainer.train_dataset
     indexed = hasattr(prompts, "__getitem__") and hasattr(prompts, "__len__")
     yield not indexed, "the data set must be one that can be indexed; load it without streaming=True"
-    wanted = prompts_wanted(
-        spec.mode,
-        spec.prompts_per_step,
-        spec.short_prompts,
-        spec.long_share,
-        queue=None if spec.queue is None else spec.queue.prompts,
-    )
+    wanted = planned.prompts_wanted
     if indexed:
         yield len(prompts) < wanted, f"its rounds need {wanted} prompts, and the data set has {len(prompts)}"
     late = args.dataloader_num_workers > 0 or args.accelerator_config.dispatch_batches
@@ -312,9 +306,7 @@ class PlannedTraining:
     def _decode_rows(self, size: int) -> list[dict[str, Any]]:
         """Run the next round. This process's `size` rows of its batch; `_rollout` returns their tokens."""
         trainer, schedule = self._trainer, self.schedule
-        left = trainer.state.max_steps - trainer.state.global_step
-        if schedule.deferred and schedule.rounds_owed >= left > 0 and not schedule.draining:
-            schedule.drain()
+        drain_in_time(schedule, trainer.state.max_steps - trainer.state.global_step)
         kind, number, machine = schedule.next_kind(), schedule.round_number, schedule.begin()
         self.scale.begin(kind)
         seeds = RoundSeeds(trainer.args.seed, schedule.epoch_of, number if machine.cuts else None)

@@ -16,9 +16,8 @@ from ...plans.yaml.errors import InputError, RunFailed
 from ...rounds.machines.events import SampleKey
 from ...rounds.machines.outcome import Fate, Outcome, TrainedGroup
 from ...rounds.machines.round import Round
-from ...rounds.round_spec import prompts_wanted
 from ...rounds.schedule import Schedule
-from ..plan_rounds import PlannedRounds, planned_rounds
+from ..plan_rounds import PlannedRounds, drain_in_time, planned_rounds
 
 STATE = "rlplan.json"
 """The schedule's state, in the folder of each of verl's checkpoints."""
@@ -153,17 +152,14 @@ class VerlRounds:
     """
 
     def __init__(self, planned: PlannedRounds, rows: int, seed: int) -> None:
-        spec = planned.spec
-        queue = spec.queue.prompts if spec.queue else None
-        wanted = prompts_wanted(spec.mode, spec.prompts_per_step, spec.short_prompts, spec.long_share, queue=queue)
-        if rows < wanted:
+        if rows < planned.prompts_wanted:
             raise InputError(
-                f"the data set has {rows} rows, and rounds of the plan need {wanted}; "
+                f"the data set has {rows} rows, and rounds of the plan need {planned.prompts_wanted}; "
                 "take more data, or solve for a smaller step"
             )
         self.planned, self.rows = planned, rows
         width = len(str(rows - 1))
-        self.schedule = Schedule(spec, [f"{row:0{width}d}" for row in range(rows)], seed)
+        self.schedule = Schedule(planned.spec, [f"{row:0{width}d}" for row in range(rows)], seed)
 
     def step(
         self, step: int, steps_left: int, drive: Callable[[Round, Callable[[str, int], str]], None]
@@ -176,7 +172,7 @@ class VerlRounds:
         figures: dict[str, float] = dict.fromkeys(("rounds", "returned", "failed", "issued_samples"), 0)
         while True:
             schedule = self.schedule
-            self._drain_in_time(steps_left)
+            drain_in_time(schedule, steps_left)
             number = schedule.round_number
             machine = schedule.begin()
 
@@ -202,13 +198,6 @@ class VerlRounds:
                 }
             if outcome.failures:
                 raise RunFailed(_all_failed(outcome))
-
-    def _drain_in_time(self, steps_left: int) -> None:
-        schedule = self.schedule
-        if schedule.draining and not schedule.deferred:
-            schedule.restore(schedule.state())  # drained early: fresh prompts fill the steps that are left
-        if schedule.deferred and steps_left <= schedule.rounds_owed:
-            schedule.drain()
 
     def save(self, folder: Path) -> None:
         """Write the state between two steps into a checkpoint's folder."""

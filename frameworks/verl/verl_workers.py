@@ -35,7 +35,7 @@ from ..drive_round import DecodedSample, EngineGone, drive_round
 logger = logging.getLogger(__name__)
 
 MOST_RESTARTS = 8
-"""Of workers, in one round; after that something kills them, and the round's prompts fail."""
+"""Of workers, in the rounds of a step; after that something kills them, and the round's prompts fail."""
 
 MOST_STOPPED = 65536
 """Names of samples that a worker keeps to refuse them, should their start come late."""
@@ -254,7 +254,7 @@ class PlannedManager(AgentLoopManagerTQ):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self.agent_loop_workers: list[Any] = []
         self.restarts = 0
-        """Workers that were started anew in the latest round."""
+        """Workers that were started anew in the rounds of the present step; the trainer sets it back."""
 
     async def _init_agent_loop_workers(self) -> None:
         self.agent_loop_workers = [self._start_worker(place) for place in range(self.rollout_config.agent.num_workers)]
@@ -286,16 +286,12 @@ class PlannedManager(AgentLoopManagerTQ):  # type: ignore[misc]
     async def _run(
         self, machine: Round, uid: Callable[[str, int], str], row: Callable[[str], dict[str, Any]]
     ) -> dict[SampleKey, DecodedSample[float | None]]:
-        self.restarts = 0
-        running: set[asyncio.Task[Any]] = set()
-
         async def decode(
             issue: Issue, before: DecodedSample[float | None] | None, max_tokens: int
         ) -> DecodedSample[float | None]:
             place = issue.key.draw % len(self.agent_loop_workers)
             worker, draw = self.agent_loop_workers[place], uid(issue.prompt, issue.key.draw)
             name = f"{draw}_{issue.key.sample}"
-            running.add(asyncio.current_task())  # type: ignore[arg-type]
             try:
                 if before is None:
                     cutoff, drops = issue.cutoff_tokens, issue.max_tokens < machine.max_tokens
@@ -318,10 +314,7 @@ class PlannedManager(AgentLoopManagerTQ):  # type: ignore[misc]
         async def score(reward: float | None) -> float:
             return 0.0 if reward is None else reward
 
-        try:
-            return await drive_round(machine, decode, score)
-        finally:
-            await asyncio.gather(*running, return_exceptions=True)  # also those that the round has aborted
+        return await drive_round(machine, decode, score)
 
     def _restart(self, place: int, worker: Any) -> None:
         """Start a worker in the place of one that died, once."""
@@ -329,7 +322,7 @@ class PlannedManager(AgentLoopManagerTQ):  # type: ignore[misc]
             return
         self.restarts += 1
         if self.restarts > MOST_RESTARTS:
-            raise RuntimeError(f"verl's agent loop workers died {self.restarts} times in one round; see their logs")
+            raise RuntimeError(f"verl's agent loop workers died {self.restarts} times in one step; see their logs")
         logger.warning("rlplan: agent loop worker %d died; another takes its place", place)
         with suppress(Exception):
             ray.kill(worker)

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from rlplan.frameworks.drive_round import DecodedSample, EngineGone, drive_round
+from rlplan.plans.yaml.errors import InputError
 from rlplan.rounds.round_spec import QueueRule, RoundSpec
 from rlplan.rounds.schedule import Schedule
 
@@ -91,3 +92,31 @@ def test_a_round_that_is_left_leaves_no_request():
 
     asyncio.run(leave())
     assert engine.open == 0
+
+
+def test_an_aborted_request_has_ended_when_the_round_has():
+    stopping, stopped = [], []
+
+    async def slow_to_stop(issue, before, max_tokens):
+        try:
+            await asyncio.sleep(0 if issue.key.draw < 4 else 3600)
+        except asyncio.CancelledError:
+            stopping.append(issue.key)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            stopped.append(issue.key)
+            raise
+        return DecodedSample((issue.prompt, 5), 5, False)
+
+    machine = Schedule(SPEC, [f"p{n:02d}" for n in range(12)], seed=1).begin()
+    asyncio.run(drive_round(machine, slow_to_stop, score))
+    assert len(stopping) == 4 and stopped == stopping
+
+
+def test_wrong_input_ends_the_round_and_is_no_failure_of_machines():
+    async def wrong(issue, before, max_tokens):
+        raise InputError("rows with an agent of their own: leave the column out")
+
+    machine = Schedule(SPEC, [f"p{n:02d}" for n in range(12)], seed=1).begin()
+    with pytest.raises(InputError, match="leave the column out"):
+        asyncio.run(drive_round(machine, wrong, score))

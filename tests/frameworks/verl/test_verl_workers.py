@@ -18,7 +18,9 @@ from verl.workers.rollout.replica import TokenOutput
 from rlplan.frameworks.drive_round import EngineGone
 from rlplan.frameworks.verl import verl_workers
 from rlplan.frameworks.verl.verl_rounds import _BUFFER, _MANAGER
-from rlplan.frameworks.verl.verl_workers import _LIMITS, CutoffClient, SampleLimits
+from rlplan.frameworks.verl.verl_workers import _LIMITS, CutoffClient, PlannedManager, SampleLimits
+from rlplan.rounds.round_spec import RoundSpec
+from rlplan.rounds.schedule import Schedule
 
 END = 9
 
@@ -162,3 +164,26 @@ def test_requests_without_limits_go_to_the_server_as_they_are():
     server = Server([5, 5])
     asked(server, None)
     assert server.generate.asked[0]["sampling_params"] == {"temperature": 1.0}
+
+
+def test_workers_that_died_are_counted_over_all_rounds_of_a_step(monkeypatch):
+    class Worker:
+        def __init__(self, *errors):
+            self.errors = deque(errors)
+            self.decode = Call(self._decode)
+
+        async def _decode(self):
+            if self.errors:
+                raise self.errors.popleft()
+            return 5, False, 1.0
+
+    manager = PlannedManager.__new__(PlannedManager)
+    manager.agent_loop_workers, manager.restarts = [Worker(RayActorError())], 0
+    manager._start_worker = lambda place: Worker()
+    monkeypatch.setattr(verl_workers.ray, "kill", lambda worker: None)
+    schedule = Schedule(RoundSpec("sync", 2, 2, 8, 2, 2), ["0", "1", "2", "3"], seed=1)
+    for _ in range(2):
+        machine = schedule.begin()
+        manager.run_round(machine, lambda prompt, draw: f"{prompt}.{draw}", lambda row: {})
+        assert len(schedule.end(machine).trained) == 2
+        assert manager.restarts == 1
