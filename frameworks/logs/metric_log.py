@@ -153,7 +153,7 @@ def read_metric_log(path: Path) -> MetricLog | None:
             return _log(path, "console log", _console(file))
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", str(path)) from None
-    except (csv.Error, ValueError) as error:
+    except (csv.Error, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"cannot be read as a log of metrics: {error}", str(path)) from None
 
 
@@ -165,7 +165,7 @@ def _log(path: Path, form: str, rows: Iterable[tuple[int, Mapping[str, Any]]]) -
         for key, value in row.items():
             try:
                 number = float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 continue
             if math.isfinite(number):
                 into[key.removeprefix("train/") if key.startswith("train/") else key] = number

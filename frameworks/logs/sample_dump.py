@@ -125,7 +125,7 @@ def _begin(prompt: Any) -> str:
 def _finite(value: Any) -> float | None:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 
@@ -211,7 +211,7 @@ def _verl(path: Path, count: Count | None) -> Iterator[DumpedSample] | None:
         if line.strip():
             try:
                 rows.append((number, json.loads(line)))
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise InputError("is no JSON; mend the line, or remove it", str(path), number) from None
     if not rows or not all(isinstance(row, dict) and {"input", "output", "step"} <= row.keys() for _, row in rows[:1]):
         return None
@@ -222,10 +222,12 @@ def _verl_samples(path: Path, rows: list[tuple[int, Any]], count: Count | None) 
     for number, row in rows:
         if not isinstance(row, dict) or not {"input", "output", "step"} <= row.keys():
             raise InputError("has no input, output or step", str(path), number)
+        if (step := _finite(row["step"])) is None:
+            raise InputError(f"its step is {str(row['step'])[:40]!r}, not a number", str(path), number)
         uid = row.get("uid")
         parts = uid.rsplit("_", 2) if isinstance(uid, str) else []
         yield DumpedSample(
-            step=int(row["step"]),
+            step=int(step),
             prompt=digest(row["input"]),
             group=parts[0] if len(parts) == 3 else uid if isinstance(uid, str) else digest(row["input"]),
             tokens=None if count is None else count(str(row["output"])),

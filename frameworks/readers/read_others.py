@@ -13,7 +13,7 @@ from typing import Any
 
 from ...plans.facts.trainer_setup import TrainerSetup
 from ..keys.key_table import key_table
-from .settings import GivenValue, Taken
+from .settings import GivenValue, Taken, whole
 
 
 def skyrl_setup(given: Mapping[str, GivenValue], source: str) -> TrainerSetup:
@@ -42,7 +42,7 @@ def skyrl_setup(given: Mapping[str, GivenValue], source: str) -> TrainerSetup:
     host = taken.flag(None, f"{policy}fsdp_config.cpu_offload")
     offloaded = taken.flag("optimizer_at", f"{optimizer}offload_after_step")
     kept = "between" if colocated else "device"
-    lora = taken.take("lora_rank", f"{policy}model.lora.rank", lambda value: int(float(str(value)))) or 0
+    lora = taken.take("lora_rank", f"{policy}model.lora.rank", whole) or 0
     size = taken.some("shard_ranks", f"{policy}fsdp_config.fsdp_size")
     fractional = taken.text("zero", f"{policy}fsdp_config.reshard_after_forward").lower() == "false"
     checkpointing = taken.flag("recompute", "trainer.gradient_checkpointing")
@@ -135,7 +135,7 @@ def openrlhf_setup(given: Mapping[str, GivenValue], source: str) -> TrainerSetup
     engines = taken.some("rollout_gpus", "--vllm.num_engines") or (train_gpus // rollout_tp if colocated else 1)
     rollout_gpus = engines * rollout_tp
     tp, sp = taken.count("tp", "--ds.tensor_parallel_size"), taken.count("sp", "--ds.ring_attn_size")
-    zero = taken.take("zero", "--ds.zero_stage", lambda value: int(float(str(value))))
+    zero = taken.take("zero", "--ds.zero_stage", whole)
     samples = taken.count("samples", "--rollout.n_samples_per_prompt")
     prompts = taken.count("prompts", "--rollout.batch_size")
     sleeps, engine_sleeps = (
@@ -150,7 +150,7 @@ def openrlhf_setup(given: Mapping[str, GivenValue], source: str) -> TrainerSetup
     if prompt is None and response is not None:
         prompt = longest - response if longest > response else None
     estimator = taken.text("critic", "--algo.advantage.estimator")
-    lora = taken.take("lora_rank", "--ds.lora.rank", lambda value: int(float(str(value)))) or 0
+    lora = taken.take("lora_rank", "--ds.lora.rank", whole) or 0
     shared = colocated or taken.flag(None, "--train.colocate_actor_ref")
     reference = taken.number("reference", "--algo.kl.init_coef") != 0
     ref_gpus = 0 if shared or not reference else (

@@ -65,7 +65,7 @@ def _text(file: Path) -> str:
 def _tree(file: Path, text: str) -> Mapping[str, Any]:
     try:
         tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         what = getattr(error, "problem", None) or "it cannot be parsed"
         raise InputError(f"is no YAML: {what}; mend it", str(file), mark.line + 1 if mark else None) from None
@@ -129,7 +129,7 @@ def _launch_beside(file: Path) -> dict[str, Any]:
     for other in sorted({*file.parent.glob("*.yaml"), *file.parent.glob("*.yml")} - {file}):
         try:
             tree = yaml.safe_load(other.read_text(encoding="utf-8")) if other.stat().st_size < MOST_BYTES else None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
             continue
         if isinstance(tree, Mapping) and "distributed_type" in tree:
             found.append(dict(tree))
@@ -141,9 +141,13 @@ def _python(file: Path, text: str) -> TrainerSetup:
     if "GRPO" not in text:
         raise InputError("a Python script is read if it calls TRL's GRPOConfig, which this one does not", str(file))
     for line, command in _shown_commands(text):
-        for each in shell_commands(file, "\n" * (line - 1) + command).commands:
+        try:
+            shown = shell_commands(file, "\n" * (line - 1) + command).commands
+        except InputError:
+            continue  # not a command: a sentence whose first word is one of a command
+        for each in shown:
             if any(word.text.endswith(file.name) for word in each.words):
-                return trl_words(each.words, str(file))
+                return trl_words(each.words, str(file), is_shown=True)
     given = script_settings(text, str(file))
     return trl_setup(given, str(file), _launch_beside(file), is_command="TrlParser" in text)
 

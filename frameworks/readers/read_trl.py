@@ -11,12 +11,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ...plans.facts.trainer_setup import TrainerSetup
+from ...plans.facts.trainer_setup import LeftAside, TrainerSetup
 from ...plans.yaml.errors import InputError
 from ..keys.key_table import key_table
 from .read_slime import flags_of
@@ -178,13 +179,25 @@ def _engine(taken: Taken, batch: int, serve: Mapping[str, GivenValue], world: in
 # --- Where the settings stand ---------------------------------------------------------------------------------------
 
 
-def trl_words(words: Sequence[ShellWord], path: str, serve: Mapping[str, GivenValue] | None = None) -> TrainerSetup:
-    """The setup of a command that starts TRL: `trl grpo …`, or `accelerate launch … SCRIPT …`. Raises InputError."""
+def trl_words(
+    words: Sequence[ShellWord], path: str, serve: Mapping[str, GivenValue] | None = None, is_shown: bool = False
+) -> TrainerSetup:
+    """The setup of a command that starts TRL: `trl grpo …`, or `accelerate launch … SCRIPT …`. Raises InputError.
+
+    `is_shown`: a script's own text shows the command. It configures nothing that is run, and so a file of accelerate's
+    that it names and that is not there is left aside.
+    """
     texts = [word.text for word in words]
     script = next((i for i, text in enumerate(texts) if text.endswith(".py")), -1)
     launcher = words[:script] if script >= 0 else words
     flags = {name.lstrip("-").replace("-", "_"): each for name, each in flags_of(words[script + 1 :], path).items()}
-    launch = _launch({name.lstrip("-"): each for name, each in flags_of(launcher, path).items()} | flags, path)
+    launching = {name.lstrip("-"): each for name, each in flags_of(launcher, path).items()} | flags
+    aside: tuple[LeftAside, ...] = ()
+    if is_shown and (absent := _absent_file(launching, path)) is not None:
+        why = "the script's own text names it, and no such file is there: TRL's own way to start is taken"
+        aside = (LeftAside("--config_file", absent.shown(), why, "unresolved"),)
+        launching = {name: each for name, each in launching.items() if each is not absent}
+    launch = _launch(launching, path)
     for name in ("accelerate_config", "num_processes", "config_file", "num_machines"):
         flags.pop(name, None)
     given: dict[str, GivenValue] = {}
@@ -196,13 +209,22 @@ def trl_words(words: Sequence[ShellWord], path: str, serve: Mapping[str, GivenVa
         text = found.read_text(encoding="utf-8", errors="replace")
         given = script_settings(text, str(found), path) | given
         is_command = "TrlParser" in text
-    return trl_setup(given | flags, path, launch, serve, is_command)
+    setup = trl_setup(given | flags, path, launch, serve, is_command)
+    return replace(setup, left_aside=setup.left_aside + aside)
 
 
 def _near(name: str, beside: str) -> Path:
     """A file by a relative name: from here, from the folder of `beside`, or from one above it."""
     folders = [Path(), *Path(beside).resolve().parents[:6]]
     return next((folder / name for folder in folders if (folder / name).is_file()), Path(name))
+
+
+def _absent_file(flags: Mapping[str, GivenValue], path: str) -> GivenValue | None:
+    """The flag that names a configuration of accelerate's which is not there; None where it is, or none is named."""
+    named = flags.get("config_file") or flags.get("accelerate_config")
+    if named is None or named.unresolved or str(named.value) in _SHIPPED or _near(str(named.value), path).is_file():
+        return None
+    return named
 
 
 def _launch(flags: Mapping[str, GivenValue], path: str) -> dict[str, Any]:
@@ -212,8 +234,8 @@ def _launch(flags: Mapping[str, GivenValue], path: str) -> dict[str, Any]:
     if named is not None and not named.unresolved:
         if str(named.value) in _SHIPPED:
             launch |= {"num_processes": PROCESSES, **_SHIPPED[str(named.value)]}
-        elif (file := _near(str(named.value), path)).is_file():
-            launch |= accelerate_config(file)
+        elif _absent_file(flags, path) is None:
+            launch |= accelerate_config(_near(str(named.value), path))
         else:
             raise InputError(
                 f"--config_file {named.value}: no such file, here or in a folder above; it says what is sharded: put "
@@ -234,7 +256,7 @@ def accelerate_config(path: Path) -> dict[str, Any]:
     """A configuration of accelerate as a mapping. Raises InputError."""
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"cannot be read as accelerate's configuration: {error}; write one with accelerate config",
                          str(path)) from None  # fmt: skip
     return dict(tree) if isinstance(tree, Mapping) else {}
@@ -248,7 +270,7 @@ def yaml_settings(path: Path, relative_to: str = "") -> dict[str, GivenValue]:
         tree = yaml.safe_load(text)
     except OSError:
         raise InputError(f"--config {path}: no such file; write its path", relative_to or None) from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"is no YAML: {' '.join(str(error).split())}; mend it", str(path)) from None
     if not isinstance(tree, Mapping) or not isinstance(node, yaml.MappingNode):
         raise InputError("holds no keys of trl grpo; write `key: value` lines", str(path))

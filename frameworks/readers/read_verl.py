@@ -14,7 +14,7 @@ from typing import Any
 from ...plans.facts.trainer_setup import TrainerSetup
 from ...plans.yaml.errors import InputError
 from ..keys.key_table import key_table
-from .settings import GivenValue, Taken
+from .settings import GivenValue, Taken, whole
 from .shell_words import ShellWord
 
 AR = "actor_rollout_ref."
@@ -77,7 +77,7 @@ def verl_setup(given: Mapping[str, GivenValue], source: str, main: str = "") -> 
         rollout_gpus = own_nodes * own_per_node
         total_nodes = -(-(train_gpus + rollout_gpus) // per_node)
     prompts, samples = taken.count("prompts", "data.train_batch_size"), taken.count("samples", f"{rollout}n")
-    lora = max(taken.take("lora_rank", (f"{AR}model.lora_rank", f"{AR}model.lora.rank"), _rank), 0)
+    lora = max(taken.take("lora_rank", (f"{AR}model.lora_rank", f"{AR}model.lora.rank"), whole), 0)
     backend = _megatron(taken) if is_megatron else _fsdp(taken)
     width = backend["cp"] * backend["sp"]
     micro: dict[str, Any] = {"micro_batch_samples": None, "micro_batch_tokens": None}
@@ -87,9 +87,9 @@ def verl_setup(given: Mapping[str, GivenValue], source: str, main: str = "") -> 
     else:
         key = f"{actor}ppo_micro_batch_size_per_gpu"
         micro["micro_batch_samples"] = taken.some("micro_batch_samples", key)
-        if micro["micro_batch_samples"] is None and (whole := taken.some(None, f"{actor}ppo_micro_batch_size")):
+        if micro["micro_batch_samples"] is None and (of_all := taken.some(None, f"{actor}ppo_micro_batch_size")):
             ranks = max(1, train_gpus // (backend["tp"] * backend["pp"] * width))
-            micro["micro_batch_samples"] = max(1, whole // ranks)
+            micro["micro_batch_samples"] = max(1, of_all // ranks)
             taken.decide("micro_batch_samples", True, f"{actor}ppo_micro_batch_size")
         if micro["micro_batch_samples"] is None:
             micro["micro_batch_samples"] = 1
@@ -134,10 +134,6 @@ def verl_setup(given: Mapping[str, GivenValue], source: str, main: str = "") -> 
     )
 
 
-def _rank(value: Any) -> int:
-    return int(float(str(value)))
-
-
 def _steps_ahead(taken: Taken, mode: str, main: str) -> int:
     if mode in ("sync", "rlplan") and "async" not in main and "one_step_off" not in main:
         return 0
@@ -149,7 +145,7 @@ def _steps_ahead(taken: Taken, mode: str, main: str) -> int:
 def _fsdp(taken: Taken) -> dict[str, Any]:
     fsdp = f"{AR}actor.fsdp_config."
     sp = taken.count("sp", (f"{AR}actor.ulysses_sequence_parallel_size", f"{fsdp}ulysses_sequence_parallel_size"))
-    size = taken.take("shard_ranks", f"{fsdp}fsdp_size", _rank)
+    size = taken.take("shard_ranks", f"{fsdp}fsdp_size", whole)
     wide = taken.text("weight_bytes", f"{fsdp}model_dtype") in ("fp32", "float32", "")
     host = taken.flag(None, f"{fsdp}offload_policy")
     checkpointing = taken.flag("recompute", f"{AR}model.enable_gradient_checkpointing")

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 MOST_DEPTH = 20
+MOST_TEXT = 50_000
+"""Characters that a word's expansions may have: `A=$A$A`, again and again, would fill the memory."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SPECIAL = frozenset("@*#?$!-0123456789")
 
@@ -101,12 +103,15 @@ def _found(text: str, what: str, start: int, opened: int) -> int:
 
 def expand(raw: str, line: int, variables: ShellVariables, depth: int = 0) -> list[ShellWord]:
     """The words that a word of a script becomes: none for an empty array, several for one with elements."""
-    fields = _Fields(line, variables.path)
+    fields, size = _Fields(line, variables.path), 0
     for piece, quoted in _pieces(raw):
         if not piece.startswith(("$", "`")) or len(piece) < 2 or (quoted is None):
             fields.add(piece)
             continue
         values, unresolved = _value(piece, variables, depth)
+        size += sum(len(word.text) + 1 for word in values)
+        if size > MOST_TEXT:
+            values, unresolved = [ShellWord(piece)], (piece,)
         if re.fullmatch(r"\$\{?\w+\[[@*]\]\}?|\$\{?[@*]\}?", piece):
             fields.elements(values)
         elif quoted:

@@ -120,3 +120,10 @@ def test_a_torn_line_of_json_is_named(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"step": 1, "data": {"timing_s/gen": 1.0}}\n{"step": 2, "da\n')
     with pytest.raises(InputError, match="line 2 is no JSON"):
         read_metric_log(tmp_path / "log.jsonl")
+
+
+def test_a_number_beyond_floats_is_left_out(tmp_path):
+    row = f'{{"step": 1, "timing_s/step": 2.0, "timing_s/gen": 1{400 * "0"}}}\n'
+    (tmp_path / "log.jsonl").write_text(row)
+    (step,) = read_metric_log(tmp_path / "log.jsonl").steps
+    assert (step.total_s, step.rollout_s) == (2.0, None)

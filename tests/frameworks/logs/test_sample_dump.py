@@ -104,3 +104,10 @@ def test_a_damaged_line_is_named(tmp_path):
     (tmp_path / "1.jsonl").write_text('{"input": "a", "output": "b", "step": 1}\n{"input": "a"}\n')
     with pytest.raises(InputError, match=r"1\.jsonl:2: has no input, output or step"):
         read_sample_dump(tmp_path)
+
+
+@pytest.mark.parametrize("step", ['"last"', "null", "NaN", "1" + 400 * "0"])
+def test_a_step_that_is_no_number_is_named(tmp_path, step):
+    (tmp_path / "1.jsonl").write_text(f'{{"input": "a", "output": "b", "step": {step}}}\n')
+    with pytest.raises(InputError, match=r"1\.jsonl:1: its step is .* not a number"):
+        read_sample_dump(tmp_path)

@@ -184,6 +184,19 @@ trainer = GRPOTrainer(model="Qwen/Qwen3-0.6B", args=config, peft_config=LoraConf
     assert "2 * LENGTH" in aside(setup, "unresolved")["max_completion_length"]
 
 
+def test_a_docstring_configures_nothing_that_is_not_there(tmp_path):
+    text = '''"""
+accelerate launch --config_file examples/zero9.yaml train.py --num_generations 8
+"""
+GRPOTrainer(model="Qwen/Qwen3-0.6B", args=GRPOConfig(per_device_train_batch_size=16))
+'''
+    setup = read(tmp_path, "train.py", text)
+    assert (setup.model, setup.samples, setup.micro_batch_samples, setup.backend) == ("Qwen/Qwen3-0.6B", 8, 16, "ddp")
+    assert "no such file" in aside(setup, "unresolved")["--config_file"]
+    prose = text.replace("accelerate launch", "python train.py doesn't; accelerate launch")
+    assert read(tmp_path, "train.py", prose).micro_batch_samples == 16
+
+
 def test_a_server_of_trl_has_gpus_of_its_own(tmp_path):
     text = """
 CUDA_VISIBLE_DEVICES=0,1,2,3 trl vllm-serve --model Qwen/Qwen2.5-7B --tensor-parallel-size 2 --data-parallel-size 2 &
@@ -245,6 +258,9 @@ def test_our_own_job_beside_its_cluster_is_read():
         ("x.yaml", "a: 1", "no framework is known by these keys"),
         ("x.py", "print(1)", "a Python script is read if it calls TRL's GRPOConfig"),
         ("run.sh", SLIME.replace("--n-samples-per-prompt 8", "--n-samples-per-prompt eight"), "not a whole number"),
+        ("x.yaml", "a: " + "[" * 5000, "is no YAML"),
+        ("x.yaml", f"num_generations: {'9' * 5000}", "is no YAML"),
+        ("run.sh", "python -m skyrl.main trainer.policy.model.path=x trainer.policy.model.lora.rank=inf", "lora.rank is"),
         ("run.sh", "python -m verl.trainer.main_ppo data.train_batch_size=8 trainer.nnodes=1", None),
     ],
 )

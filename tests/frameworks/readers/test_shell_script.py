@@ -81,3 +81,10 @@ def test_no_script_runs_for_ever_or_runs_anything(tmp_path):
     (tmp_path / "run.sh").write_text(text)
     assert shell_commands(tmp_path / "run.sh", text).commands
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("line", ["A=$A$A$A\n", 'A=("${A[@]}" "${A[@]}")\n'])
+def test_variables_that_double_do_not_fill_the_memory(tmp_path, line):
+    script = "A=0123456789\n" + 40 * line + "python train.py $A"
+    (command,) = shell_commands(tmp_path / "run.sh", script).commands
+    assert sum(map(len, command.texts())) < 200_000
