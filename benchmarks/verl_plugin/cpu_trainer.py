@@ -58,6 +58,8 @@ def configuration(folder: Path, steps: int) -> Any:
                 f"actor_rollout_ref.model.path={folder / 'model'}",
                 f"actor_rollout_ref.actor.ppo_mini_batch_size={PROMPTS}",
                 "algorithm.adv_estimator=grpo",
+                "algorithm.rollout_correction.bypass_mode=true",
+                f"{rollout}.calculate_log_probs=true",
                 "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
                 f"{rollout}.name=vllm",
                 f"{rollout}.n={SAMPLES}",
@@ -147,11 +149,14 @@ def trainer_class(folder: Path, steps: int, kills: int, seed: int, server: str) 
             self._write({"event": "round", "step": self.global_steps})
             if self.global_steps in self._strikes:
                 strike = self._kill_worker if self._random.random() < 0.5 else self._kill_server
-                threading.Timer(self._random.uniform(0.005, 0.08), strike).start()
+                timer = threading.Timer(self._random.uniform(0.005, 0.08), strike)
+                timer.daemon = True  # a server that is being replaced as training ends does not hold up the exit
+                timer.start()
 
         def _kill_server(self) -> None:
-            self.llm_server_manager.kill(self._random.randrange(2))
-            self._write({"event": "kill", "step": self.global_steps, "what": "server"})
+            step = self.global_steps
+            if self.llm_server_manager.kill(self._random.randrange(2)):
+                self._write({"event": "kill", "step": step, "what": "server"})
 
         def _kill_worker(self) -> None:
             workers = self.agent_loop_manager.agent_loop_workers
@@ -160,7 +165,7 @@ def trainer_class(folder: Path, steps: int, kills: int, seed: int, server: str) 
 
         def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
             self._figures = {name: value for name, value in metrics.items() if name.startswith("rlplan/")}
-            return batch
+            return super()._compute_old_log_prob(batch, metrics)
 
         def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
             names = ["uid", "responses", "extra_info", "rm_scores", "advantages"]

@@ -61,7 +61,9 @@ class FakeServer:
         ids = [WORD] * tokens
         if done + tokens == length:
             ids[-1] = END
-        return TokenOutput(token_ids=ids, stop_reason="completed", extra_fields={"global_steps": 0})
+        return TokenOutput(
+            token_ids=ids, log_probs=[-1.0] * tokens, stop_reason="completed", extra_fields={"global_steps": 0}
+        )
 
     async def unfinished(self) -> int:
         """Requests that are under way."""
@@ -92,14 +94,19 @@ class CpuServerManager(LLMServerManager):  # type: ignore[misc]
     rollout_replica_class = Replica
 
     async def _kill(self, place: int) -> None:
-        ray.kill(self.server_handles[place])
+        # Taken out first: an engine takes a minute to come up, and none is struck while it is the only one.
+        ray.kill(self.server_handles.pop(place))
         replica = Replica(1000 + random.randrange(10**6), self.rollout_config, self.model_config)
         await replica.init_standalone()
-        self.server_handles[place] = replica._server_handle
+        self.server_handles.append(replica._server_handle)
         await self.global_load_balancer.add_servers.remote({replica._server_address: replica._server_handle})
 
-    def kill(self, place: int) -> None:
+    def kill(self, place: int) -> bool:
+        """Returns False if it would be the last one."""
+        if len(self.server_handles) < 2:
+            return False
         asyncio.run(self._kill(place))
+        return True
 
     def unfinished(self) -> int:
         """Requests that are under way on the servers that live."""

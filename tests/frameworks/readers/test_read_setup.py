@@ -260,7 +260,7 @@ def test_our_own_job_beside_its_cluster_is_read():
         ("run.sh", SLIME.replace("--n-samples-per-prompt 8", "--n-samples-per-prompt eight"), "not a whole number"),
         ("x.yaml", "a: " + "[" * 5000, "is no YAML"),
         ("x.yaml", f"num_generations: {'9' * 5000}", "is no YAML"),
-        ("run.sh", "python -m skyrl.main trainer.policy.model.path=x trainer.policy.model.lora.rank=inf", "lora.rank is"),
+        ("run.sh", "python -m skyrl.main trainer.policy.model.lora.rank=inf", "lora.rank is"),
         ("run.sh", "python -m verl.trainer.main_ppo data.train_batch_size=8 trainer.nnodes=1", None),
     ],
 )
