@@ -16,7 +16,7 @@ from ..plans.yaml.errors import InputError
 from ..plans.yaml.input_files import is_file
 from ..plans.yaml.output_files import Written, must_take_file
 from ..plans.yaml.yaml_io import STDOUT, error_at
-from ..profiles.library import shipped_model
+from ..profiles.library import nearest_shipped
 from ..profiles.profile_schema import Profile
 
 
@@ -44,7 +44,8 @@ def need_profile(path: Path, job_path: Path, job: Job | None) -> None:
 
     `job` is None if it cannot be read.
     """
-    model = (job and shipped_model(model_of_job(job, job_path).architecture)) or "MODEL"
+    shape = job and model_of_job(job, job_path).architecture
+    model = (shape and nearest_shipped(shape)) or "MODEL"
     need(
         path,
         f"rlplan profile {job_path} measures one on this machine, rlplan profile {job_path} --shipped {model} takes "

@@ -78,6 +78,7 @@ def init_command(
 def _skeleton(folder: Path | None, gpus: str, model: str, reward: RewardKind, as_json: bool) -> int:
     from ..executor.example.write import new_folder
     from ..plans.yaml.yaml_io import place_schema
+    from ..profiles.library import shipped_model
     from ..profiles.library.skeleton import machines_of, model_path_of, skeleton
 
     machines = machines_of(gpus)
@@ -106,9 +107,11 @@ def _skeleton(folder: Path | None, gpus: str, model: str, reward: RewardKind, as
         "correct what the comments name, then"
     )
     comments = [
-        "takes a profile that ships; no GPU is needed"
-        if documents.shipped
-        else f"measures, on one of these nodes: no profile of {shape.name} on {machines.gpu.name} ships",
+        f"measures, on one of these nodes: no profile of {shape.name} on {machines.gpu.name} ships"
+        if documents.shipped is None
+        else "takes a profile that ships; no GPU is needed"
+        if shipped_model(shape) == documents.shipped
+        else f"takes the profile that ships nearest to {shape.name}, and scales it; no GPU is needed",
         "response lengths that ship; --trace FILE takes yours",
         "what was planned, and why",
     ]
@@ -134,7 +137,7 @@ def _import(source: Path, folder: Path | None, gpus: str | None, model: str | No
             place_schema(building, kind)
     shipped = f" --shipped {imported.documents.shipped}" if imported.documents.shipped else ""
     steps = [f"rlplan check {folder / 'job.yaml'}", f"rlplan profile {folder}{shipped}",
-             f"rlplan solve {folder} --lengths math-16k"]  # fmt: skip
+             f"rlplan solve {folder} --lengths math-16k --for any"]  # fmt: skip
     facts = {
         "folder": str(folder),
         "files": sorted(imported.documents.files),

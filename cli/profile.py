@@ -143,7 +143,7 @@ def _take_shipped(job: Job, job_path: Path, paths: JobPaths, pool: Pool, model: 
             f"{shipped_for}; write --shipped {job_model}, or correct model.path",
         )
     for fault in unfit(profile, job, paths, [pool]):
-        raise error_at(job_path, ("model", "path"), f"model.path: the profile {fault.message}; correct one of the two")
+        raise error_at(job_path, ("model", "path"), f"model.path: the profile {fault.message}; {fault.remedy}")
     write_document(profile, out, WRITTEN_DIGITS)
     scaled = priced_as(profile, job, paths.model_folder).scaled
     if as_json:

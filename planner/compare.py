@@ -27,9 +27,9 @@ from ..plans.yaml.errors import ErrorCollector, Infeasible, InputError, joined
 from ..plans.yaml.yaml_doc import Loc
 from ..profiles.hardware import gpu_of
 from ..profiles.length_trace import LengthTrace
-from ..profiles.library import library_profile, shipped_model
+from ..profiles.library import library_profile, nearest_shipped, shipped_model
 from ..profiles.library.fitness import SECTIONS, differences, machine_of, other_model, unfit
-from ..profiles.library.scaled_profile import priced_as
+from ..profiles.library.scaled_profile import policy_shape, priced_as
 from ..profiles.profile_schema import Profile
 from .choose.candidate_search import Progress
 from .choose.candidates.solve_options import SolveOptions
@@ -221,6 +221,8 @@ def _profile_of_point(
             "own GPUs and model"
         )
     model = job.model.path if unfit_model is not None or better else train_law.model
+    if shipped_model(model) is None and (shape := policy_shape(model, folder)) is not None:
+        model = nearest_shipped(shape, gpu.name) or model
     shipped = library_profile(gpu.name, model)
     of_model = f"{model} on " if model != train_law.model else ""
     notes = [f"costs of {of_model}{gpu.name} by the profile that ships ({shipped.job})"]

@@ -28,7 +28,7 @@ from ...profiles.laws.train_error import law_error
 from ...profiles.laws.train_law import WEIGHT_BYTES
 from ...profiles.length_tables import shipped_table
 from ...profiles.library import GPU_NAMES, MODEL_NAMES, library_profile
-from ...profiles.library.scaled_profile import SCALED_ERROR, entry_by_law
+from ...profiles.library.scaled_profile import entry_by_law, scaling_errors
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile
 from ...rounds.machines.race import RaceRound
@@ -163,13 +163,14 @@ def _by_the_laws(setup: TrainerSetup, facts: StepFacts, seed: int) -> SetupSecon
     model, gpu, error = known_model(setup), known_gpu(setup), 0.0
     profile = _profile(model, gpu)
     assert profile.train_law is not None, "shipped profiles have laws"
-    away = abs(math.log(model.parameters / profile.train_law.shape.parameters))
-    error = SCALED_ERROR["experts" if model.experts else "dense"] * (1 + away) if away > 1e-3 else 0.0
-    if profile.train_law.accelerator != gpu.name:
-        error = math.hypot(error, UNLIKE_GPU_ERROR)
-        notes.append(f"no profile of {gpu.name} ships: its data sheet, with factors of {profile.train_law.accelerator}")
+    shape = profile.train_law.shape
+    error = 0.0 if shape.is_shaped_as(model) else scaling_errors(shape, model)[0]
     if error:
         notes.append(f"costs of {profile.train_law.model} scaled to {model.name} by the laws, {100 * error:.0f} % off")
+    if profile.train_law.accelerator != gpu.name:
+        error = math.hypot(error, UNLIKE_GPU_ERROR)
+        factors = f"factors of {profile.train_law.accelerator}, {100 * UNLIKE_GPU_ERROR:.0f} % off"
+        notes.append(f"no profile of {gpu.name} ships: its data sheet, with {factors}")
     prompt = mean_prompt_tokens(setup)
     if setup.mean_prompt_tokens is None:
         notes.append(f"prompts of {prompt:.0f} tokens, a quarter of the most, assumed")

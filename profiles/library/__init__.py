@@ -11,6 +11,7 @@ with what they rest on, to be replaced by one's own.
 from __future__ import annotations
 
 import difflib
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,10 @@ MODEL_NAMES = (
     "Llama-3.1-70B", "Llama-3.1-8B", "Qwen2.5-14B", "Qwen2.5-32B", "Qwen2.5-72B", "Qwen2.5-7B", "Qwen3-30B-A3B",
 )  # fmt: skip
 SAME_SIZE = 0.15
-"""Share by which the parameters of two models may differ for one to be proposed in place of the other."""
+"""Share by which the parameters of two models may differ for them to count as of one size."""
+FARTHEST = 16.0
+"""Factor between the parameters of a model and those of the shipped one that its costs may be scaled from: Qwen2.5-7B
+serves 0.5B, Llama-3.1-70B 405B. Beyond it the error that scaling adds (scaled_profile.py) is that of a guess."""
 
 
 def library_path(gpu: str, model: str) -> Path:
@@ -60,6 +64,29 @@ def shipped_model(model: str | Architecture | None) -> str | None:
     return None
 
 
+def nearest_shipped(shape: Architecture, gpu: str | None = None) -> str | None:
+    """The library's name of the model whose costs serve this one: of its shape, else of its kind (dense, or a mixture
+    of experts) and nearest in parameters. `gpu`: its short name, None for any. None where all are too far away."""
+    names = {name for on, name in library_names() if gpu in (None, on)}
+    own = shipped_model(shape)
+    if own in names:
+        return own
+    away = {
+        name: abs(math.log(other.parameters / shape.parameters))
+        for name in sorted(names)
+        if (other := architecture_of(name)) is not None and bool(other.experts) == bool(shape.experts)
+    }
+    nearest = min(away, key=lambda name: away[name], default=None)
+    return nearest if nearest is not None and away[nearest] <= math.log(FARTHEST) else None
+
+
+def size_distance(one: Architecture, other: Architecture) -> float:
+    """How far two models are apart in size: the logarithm of the ratio of their parameters, 0 where they count as of
+    one size."""
+    ratio = one.parameters / other.parameters
+    return 0.0 if abs(ratio - 1) <= SAME_SIZE else abs(math.log(ratio))
+
+
 def library_profile(gpu: str, model: str) -> Profile:
     """The profile of a GPU (its short name) and a model (any usual name).
 
@@ -71,23 +98,15 @@ def library_profile(gpu: str, model: str) -> Profile:
     models = [m for g, m in library_names() if g == gpu]
     if not models:
         raise InputError(f"no profile of {gpu} ships; there are profiles of {', '.join(GPU_NAMES)}")
-    near = _near(model, models)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise InputError(f"no profile of {model} on {gpu} ships; {hint}there are profiles on {gpu} of {', '.join(models)}")
-
-
-def _near(model: str, names: list[str]) -> list[str]:
-    """Of a model whose shape is known, those of about its size; of another, those that are nearly spelt like it."""
     shape = architecture_of(model)
     if shape is None or shape.guessed:
-        lower = {name.lower(): name for name in names}
-        return [lower[n] for n in difflib.get_close_matches(model.lower().rstrip("/").split("/")[-1], lower, 2, 0.75)]
-    sizes = {name: near_shape.parameters for name in names if (near_shape := architecture_of(name)) is not None}
-    return [
-        f"{name} ({size / 1e9:.1f}B parameters, as about {model} has)"
-        for name, size in sizes.items()
-        if abs(size / shape.parameters - 1) <= SAME_SIZE
-    ]
+        lower = {each.lower(): each for each in models}
+        near = difflib.get_close_matches(model.lower().rstrip("/").split("/")[-1], lower, 2, 0.75)
+        hint = f"did you mean {' or '.join(lower[each] for each in near)}? " if near else ""
+    else:
+        nearest = nearest_shipped(shape, gpu)
+        hint = "" if nearest is None else f"take {nearest}, the nearest of its kind, whose costs are scaled to it; "
+    raise InputError(f"no profile of {model} on {gpu} ships; {hint}there are profiles on {gpu} of {', '.join(models)}")
 
 
 class GpuPrice(Strict):

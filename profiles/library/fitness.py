@@ -18,7 +18,7 @@ from ...plans.schema.job import Job, JobPaths
 from ...plans.yaml.yaml_io import sha256_file
 from ..hardware import gpu_of
 from ..profile_schema import Machine, Profile
-from . import SAME_SIZE, shipped_model
+from . import SAME_SIZE, nearest_shipped, shipped_model
 from .scaled_profile import policy_shape, scaling_fault
 
 # GPUs report a little less memory than their data sheets state.
@@ -77,7 +77,13 @@ def other_model(profile: Profile, job: Job, folder: Path | None) -> Unfit | None
     if law is None or known is None:
         return None
     fault = scaling_fault(law, law.shape, known, job.model.path)
-    return None if fault is None else Unfit("profile-of-other-model", fault, "take the profile of that model")
+    if fault is None:
+        return None
+    nearest = nearest_shipped(known, law.accelerator)
+    remedy = "measure the job's model with rlplan profile"
+    if nearest is not None and nearest != law.model:
+        remedy = f"take the profile of {nearest}: rlplan profile --shipped {nearest}"
+    return Unfit("profile-of-other-model", fault, remedy)
 
 
 def _measured_on(profile: Profile, job: Job, folder: Path | None) -> Unfit | None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...plans.facts.model_names import architecture_of
 from ...plans.facts.model_shape import named_model, sizes_text, tp_divides
 from ...plans.facts.public_models import Architecture
 from ...plans.facts.trainer_setup import TrainerSetup
@@ -18,7 +17,7 @@ from ...plans.schema.job import Job
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import header, loads, number, string
 from ..laws.rank_memory import kv_capacity_tokens
-from . import SAME_SIZE, gpu_price, library_names, shipped_model
+from . import gpu_price, nearest_shipped
 from .skeleton import (
     CORES_PER_GPU,
     DEADLINES_S,
@@ -80,22 +79,8 @@ def imported_job(setup: TrainerSetup, gpus: str | None, model: str | None, folde
         files["job.yaml"] += "".join(f"#   {line}\n" for line in lines)
     loads(files["cluster.yaml"], Cluster, "cluster.yaml")
     loads(files["job.yaml"], Job, "job.yaml")
-    shipped = _shipped(machines.gpu.name, shape)
+    shipped = nearest_shipped(shape, machines.gpu.name)
     return ImportedJob(Skeleton(files, shipped), path, tuple(notes), rest)
-
-
-def _shipped(gpu: str, shape: Architecture) -> str | None:
-    """The model whose profile serves this one on that GPU: its own shape's, else the nearest of its kind and size."""
-    own = shipped_model(shape)
-    near = {
-        name: abs(other.parameters / shape.parameters - 1)
-        for on, name in library_names()
-        if on == gpu and (other := architecture_of(name)) is not None and bool(other.experts) == bool(shape.experts)
-    }
-    if own in near:
-        return own
-    nearest = min(near, key=lambda name: near[name], default=None)
-    return nearest if nearest is not None and near[nearest] <= SAME_SIZE else None
 
 
 def _machines(setup: TrainerSetup, gpus: str | None, notes: list[str]) -> Machines:

@@ -25,7 +25,7 @@ from ...plans.yaml.fault_lines import NAME_PATTERN
 from ...plans.yaml.yaml_io import header, loads, string
 from ..hardware import GPUS, Gpu, gpu_of, hint_of
 from ..laws.rank_memory import kv_capacity_tokens
-from . import gpu_price, library_path, shipped_model
+from . import gpu_price, nearest_shipped
 
 RewardKind = Literal["math", "code", "function"]
 
@@ -198,10 +198,7 @@ def skeleton(machines: Machines, model: str, shape: Architecture, reward: Reward
     loads(files["job.yaml"], Job, "job.yaml")
     if reward == "function":
         files[REWARD_NAME] = _REWARD
-    shipped = shipped_model(shape)
-    if shipped is not None and not library_path(machines.gpu.name, shipped).is_file():
-        shipped = None
-    return Skeleton(files, shipped)
+    return Skeleton(files, nearest_shipped(shape, machines.gpu.name))
 
 
 def _cluster(machines: Machines) -> str:

@@ -146,7 +146,7 @@ def test_a_model_is_found_by_its_usual_name_and_by_its_shape(shipped):
     ("asked", "words"),
     [
         ("Qwen2.5-32", "did you mean Qwen2.5-32B"),
-        ("Qwen/Qwen3-32B", "did you mean Qwen2.5-32B (32.8B parameters, as about Qwen/Qwen3-32B has)"),
+        ("Qwen/Qwen3-32B", "take Qwen2.5-32B, the nearest of its kind, whose costs are scaled to it"),
         ("nothing like it", "there are profiles on H100 of Llama-3.1-70B, Llama-3.1-8B, Qwen2.5-14B"),
     ],
 )

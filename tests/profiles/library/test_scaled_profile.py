@@ -132,9 +132,10 @@ def test_scaling_adds_its_error_and_says_it_in_one_line(scaled_to):
     ("model", "why"),
     [
         ("Qwen/Qwen3-30B-A3B", "a dense model, and a mixture of experts"),
-        ("Qwen/Qwen2.5-72B", "(72.7B)"),
-        ("Qwen/Qwen3-0.6B", "(0.6B)"),
-        ("lab/our-70b", "(7"),
+        ("Qwen/Qwen2.5-72B", "(72.7B): the profile of Qwen2.5-72B, which ships, is nearer"),
+        ("Qwen/Qwen3-14B", "(14.8B): the profile of Qwen2.5-14B, which ships, is nearer"),
+        ("lab/our-70b", "is nearer"),
+        ("HuggingFaceTB/SmolLM2-135M", "(0.1B): they are more than 16 times apart"),
     ],
 )
 def test_a_model_of_another_kind_or_size_is_refused(job, scaled_to, model, why):
@@ -142,6 +143,18 @@ def test_a_model_of_another_kind_or_size_is_refused(job, scaled_to, model, why):
     fault = other_model(profile, of(job, model), None)
     assert fault.rule == "profile-of-other-model" and why in fault.message
     assert scaled_to(profile, model).rollout == profile.rollout
+
+
+def test_far_sizes_are_scaled_with_an_error_that_grows(scaled_to):
+    profile, away = library_profile("H100", "Qwen2.5-7B"), math.log(7_615_616_512 / 494_032_768)
+    small = scaled_to(profile, "Qwen/Qwen2.5-0.5B")
+    assert [e.tp for e in small.rollout] == [1, 2], "14 heads, of which 2 have KV"
+    assert small.rollout[0].error == pytest.approx(math.hypot(profile.rollout[0].error, 0.1 * (1 + away)), rel=1e-3)
+    assert small.train_law.error == pytest.approx(math.hypot(profile.train_law.error, 0.1 * away), rel=1e-3)
+    measured_s = 0.0025  # the step of one sequence, ../shared/data/gpu: one H100, vLLM 0.24, a model of this shape
+    assert abs(small.rollout[0].curve_s[0] / measured_s - 1) < 0.1 * (1 + away)
+    large = scaled_to(library_profile("H100", "Qwen3-30B-A3B"), "deepseek-ai/DeepSeek-V2-Lite")
+    assert large.rollout[0].error > 0.2 and large.train_law.model == "DeepSeek-V2-Lite"
 
 
 def test_a_model_of_unknown_shape_is_planned_as_the_profiles_and_said(scaled_to):
