@@ -77,7 +77,8 @@ class Options:
     that a trainer waits for a node in place of one that was lost. `history`: the checkpoint of another run whose
     responses drafts begin with; None: with none. `drain_queue`: after `steps` steps further long rounds train the
     prompts that wait for one. `speed_check`: how fast the machine is beside when it was profiled is measured before the
-    first step, and every `speed_check_every` steps (None: not again).
+    first step, and every `speed_check_every` steps (None: not again). `keep_every`, `save_model_every`: of which steps
+    checkpoints are kept, and models written (records/checkpoints.Saving).
     """
 
     steps: int
@@ -91,6 +92,8 @@ class Options:
     drain_queue: bool = True
     speed_check: bool = True
     speed_check_every: int | None = None
+    keep_every: int | None = None
+    save_model_every: int | None = None
 
 
 def prepare(

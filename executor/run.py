@@ -31,7 +31,7 @@ from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .groups.member_phases import MemberPhases, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
-from .records.checkpoints import RunCheckpoints, load_checkpoint
+from .records.checkpoints import RunCheckpoints, Saving, load_checkpoint
 from .records.run_record import DriftWatch, Recorder
 from .rollout.engine_change import round_tail
 from .rollout.round_drafts import RunDrafts
@@ -65,6 +65,7 @@ class TrainingRun:
         turns: DeviceTurns | None = None,
         permits: MemberPhases | None = None,
         planned_short_share: float | None = None,
+        saving: Saving | None = None,
     ) -> None:
         self.name, self.permits = name, permits
         self.settings = run_settings(planned, job)
@@ -76,7 +77,7 @@ class TrainingRun:
         self.weights = WeightSync(trainer, fleet, self.weights_path, from_host=self.turns.ledger.shared)
         self.drafts = RunDrafts([each.rollout.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
         self.step_number = self.trainer_restarts = 0
-        self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
+        self.checkpoints = RunCheckpoints(run_dir, trainer, self.event, saving)
         self.updating = False
         """The trainer has begun to change, and the step is not written down yet."""
         self._job, self._prompt_ids, self._run_dir = job, prompt_ids, run_dir

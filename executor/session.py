@@ -26,6 +26,7 @@ from .placement.live_checks import check_shared
 from .prepare import Execution, Options, placement_of
 from .processes.actors import start_ray
 from .processes.supervision import Patience, Supervisor, together
+from .records.checkpoints import Saving
 from .records.execution_folder import begin_folder
 from .rewards.judge_pool import JudgePool, judge_config
 from .rewards.local_scoring import try_functions
@@ -137,6 +138,7 @@ class Session:
             turns=self._turns,
             permits=self._phases,
             planned_short_share=execution.planned_short_share,
+            saving=Saving(self._options.keep_every, self._options.save_model_every),
         )
         if self._options.history is not None:
             run.drafts.inherit(self._options.history, prompts)

@@ -10,7 +10,8 @@ Invariants:
 - a checkpoint is loaded only if every file is as its manifest says; the one before a damaged one is taken, and once it
   is loaded the damaged one is set aside, where it is not taken for the newest again;
 - an older checkpoint is deleted only after a newer one has its name, but where the disk has no room for a third copy:
-  there the older of two is deleted first, if the newer one is whole.
+  there the older of two is deleted first, if the newer one is whole;
+- none is deleted that was marked to be kept when it was written, or that somebody reads (`held`).
 
 A trainer that dies takes the run back to its last checkpoint, so a death costs half an interval on average, and each
 interval costs one checkpoint. The sum of both is least at the interval sqrt(2 C M), where C are the seconds that a
@@ -21,15 +22,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import json
 import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...plans.yaml.errors import InputError, RunFailed
 from ...traces.run_log import TRACE
@@ -38,8 +41,13 @@ from ..trainer.manifest import damage, sync_folder, write_manifest
 from ..trainer.trainer_group import TrainerDied, TrainerGroup
 from .execution_folder import written
 
+if TYPE_CHECKING:
+    from .model_export import ExportedModel
+
 KEEP = 2  # the latest, and the one before it in case the disk lied
 MANIFEST = "manifest.json"
+KEPT = "kept"
+"""The file in a checkpoint's folder that marks it as one to be kept."""
 
 # Weights and both moments of AdamW in float32: what a trainer writes, before any checkpoint shows its real size.
 STATE_BYTES_PER_PARAMETER = 12
@@ -93,7 +101,9 @@ async def stage_checkpoint(
 
 
 async def write_checkpoint(run_dir: Path, staged: Staged, trainer: TrainerGroup) -> int:
-    """Write what was staged and drop all checkpoints but the last `KEEP`; training may go on. Returns its bytes.
+    """Write what was staged and drop all checkpoints but the last `KEEP` and those to be kept; training may go on.
+
+    Returns its bytes.
 
     Raises CheckpointFailed if it cannot be written (no space, say), TrainerDied if the trainer is gone. Then nothing of
     it is left; if it is cancelled, its part stays until the next is staged, for a thread may still write to it.
@@ -111,8 +121,36 @@ async def write_checkpoint(run_dir: Path, staged: Staged, trainer: TrainerGroup)
             raise
         raise _failed(staged.step, error) from error
     for old in checkpoints(run_dir)[:-KEEP]:
-        await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+        await asyncio.to_thread(_drop, old)
     return size
+
+
+def _drop(folder: Path) -> None:
+    """Delete a checkpoint, unless it is to be kept or somebody reads it: then it is tried again after the next one."""
+    if (folder / KEPT).exists():
+        return
+    with contextlib.ExitStack() as lock:
+        try:
+            fcntl.flock(lock.enter_context((folder / MANIFEST).open("r+b")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        except OSError as error:  # no manifest, or a disk without locks
+            if error.errno not in (errno.ENOENT, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                return
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep a checkpoint from being deleted while it is read, by whatever process; a disk without locks does not.
+
+    Raises FileNotFoundError if it is gone.
+    """
+    with (folder / MANIFEST).open("rb") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_SH)
+        (folder / MANIFEST).stat()  # it may have been deleted before the lock was ours
+        yield
 
 
 def _failed(step: int, error: Exception) -> CheckpointFailed:
@@ -156,7 +194,8 @@ def check_room(folder: Path, least_bytes: int) -> None:
     present = sorted(folder.glob("step-*"))
     needed = _needed(present, least_bytes)
     free = shutil.disk_usage(folder).free
-    if free < needed and free + sum(folder_bytes(old) for old in present[:-1]) < needed:
+    older = (folder_bytes(old) for old in present[:-1] if not (old / KEPT).exists())
+    if free < needed and free + sum(older) < needed:
         raise _no_room(needed, free)
 
 
@@ -169,7 +208,7 @@ def make_room(folder: Path, least_bytes: int) -> None:
     needed = _needed(present, least_bytes)
     if shutil.disk_usage(folder).free < needed and len(present) > 1 and damage(present[-1] / MANIFEST) is None:
         for old in present[:-1]:
-            shutil.rmtree(old)
+            _drop(old)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise _no_room(needed, free)
@@ -266,27 +305,58 @@ class Cadence:
         return self._clock() - self._saved_at_s >= math.sqrt(2.0 * self._cost_s * mean_s_between_deaths)
 
 
+class Saving(NamedTuple):
+    """What is kept of a run beside its latest checkpoints; None: nothing.
+
+    Attributes:
+        keep_every: checkpoints of each multiple of so many steps are written and never deleted.
+        model_every: of each multiple of so many steps, and of the last one, the model is written as a Hugging Face
+            folder, `models/step-NNNNNN`.
+    """
+
+    keep_every: int | None = None
+    model_every: int | None = None
+
+    def keeps(self, step: int) -> bool:
+        """Whether the checkpoint of a step is kept; that of step 0 holds nothing that was trained."""
+        return step > 0 and self.keep_every is not None and step % self.keep_every == 0
+
+    def models(self, step: int) -> bool:
+        """Whether the model of a step is written."""
+        return step > 0 and self.model_every is not None and step % self.model_every == 0
+
+
+class _ClosedError(Exception):
+    """The run ends, and with it what is still being exported."""
+
+
 class RunCheckpoints:
     """Writes a run's checkpoints, one at a time; `event` traces an event of the run and raises RunFailed if it cannot.
 
     A checkpoint that cannot be written ends nothing: `fault` says why until the next one is begun, and so do `notes`
-    and the trace.
+    and the trace. A model is written from its checkpoint, beside training, one at a time as well; of one that cannot be
+    written `notes` and the trace tell.
     """
 
-    def __init__(self, run_dir: Path, trainer: TrainerGroup, event: Callable[..., None]) -> None:
+    def __init__(
+        self, run_dir: Path, trainer: TrainerGroup, event: Callable[..., None], saving: Saving | None = None
+    ) -> None:
         self.saved_step = -1
         """Step of the latest checkpoint that is on the disk or was loaded."""
         self.fault: str | None = None
         self.notes: list[str] = []
         """Faults of checkpoints, one line each, until somebody has told them."""
         self.event, self._run_dir, self._trainer = event, run_dir, trainer
+        self._saving = saving or Saving()
         self._cadence = Cadence()
         self._write: asyncio.Future[None] | None = None
+        self._model: asyncio.Future[None] | None = None
+        self._closed = False
 
     def due(self, step: int, every_steps: int) -> bool:
         """Whether to write a checkpoint of `step`: after `every_steps` steps, or sooner if the next death would cost
         more than a checkpoint does; sooner only once the one before is written."""
-        if step % every_steps == 0:
+        if step % every_steps == 0 or self._saving.keeps(step) or self._saving.models(step):
             return True
         writes = self._write is not None and not self._write.done()
         return not writes and self._cadence.due(self._trainer.mean_s_between_failures())
@@ -304,7 +374,8 @@ class RunCheckpoints:
         if self.saved_step == step:
             return
         try:
-            staged = await stage_checkpoint(self._run_dir, step, state, self._trainer, files)
+            beside = {**(files or {}), **({KEPT: b""} if self._saving.keeps(step) else {})}
+            staged = await stage_checkpoint(self._run_dir, step, state, self._trainer, beside)
         except CheckpointFailed as failure:
             self.failed(step, failure)
             return
@@ -324,6 +395,55 @@ class RunCheckpoints:
         self.event(
             "checkpoint", step=staged.step, stage_s=round(stage_s, 6), write_s=round(write_s, 6), bytes=size
         )  # fmt: skip
+        if self._saving.models(staged.step):
+            await self._begin_model(staged.step)
+
+    async def _begin_model(self, step: int) -> None:
+        """Begin to write the model of the checkpoint of `step`, once the one before is written."""
+        await self._model_written()
+        self._model = retrieved(asyncio.create_task(self._write_model(step), name=f"model of step {step}"))
+
+    async def _write_model(self, step: int) -> None:
+        out = self._model_folder(step)
+        try:
+            written = await asyncio.to_thread(self._export, step, out)
+        except _ClosedError:
+            return
+        except Exception as failure:  # noqa: BLE001 - whatever it is, training goes on
+            why = (str(failure) or type(failure).__name__).splitlines()[0]
+            self.notes.append(f"no model of step {step}: {why}")
+            with contextlib.suppress(RunFailed):
+                self.event("model_failed", step=step, reason=why)
+        else:
+            with contextlib.suppress(RunFailed):
+                self.event("model", step=step, export_s=round(written.seconds, 6), bytes=written.bytes)
+
+    def _export(self, step: int, out: Path) -> ExportedModel:
+        from .model_export import export_model  # it imports torch
+
+        def progress(*_: object) -> None:
+            if self._closed:
+                raise _ClosedError
+
+        for old in (out, *out.parent.glob(f".{out.name}.partial-*")):  # of the step before it was done again, or killed
+            shutil.rmtree(old, ignore_errors=True)
+        return export_model(self._run_dir, out, step, verify=False, progress=progress)
+
+    def _model_folder(self, step: int) -> Path:
+        return self._run_dir / "models" / f"step-{step:06d}"
+
+    async def _model_written(self) -> None:
+        if self._model is not None:
+            await asyncio.wait({self._model})
+            self._model = None
+
+    async def last_model(self) -> None:
+        """Wait for the model of the latest checkpoint, if models are written; begins it if that was not due before."""
+        await self._model_written()
+        step = self.saved_step
+        if self._saving.model_every is not None and step > 0 and not self._model_folder(step).exists():
+            await self._begin_model(step)
+            await self._model_written()
 
     async def written(self) -> None:
         """Wait for the checkpoint that is being written, if any. Raises what `begin` does."""
@@ -353,6 +473,7 @@ class RunCheckpoints:
                 self.event("checkpoint_failed", step=step, reason=self.fault)
 
     def close(self) -> None:
-        """Give up what is being written. What is on the disk stays whole."""
+        """Give up what is being written, models as well. What is on the disk stays whole."""
+        self._closed = True
         if self._write is not None:
             self._write.cancel()
