@@ -31,7 +31,8 @@ from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .groups.member_phases import MemberPhases, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
-from .records.checkpoints import RunCheckpoints, Saving, load_checkpoint
+from .records.checkpoints import load_checkpoint
+from .records.run_checkpoints import RunCheckpoints, Saving
 from .records.run_record import DriftWatch, Recorder
 from .rollout.engine_change import round_tail
 from .rollout.round_drafts import RunDrafts

@@ -26,8 +26,8 @@ from .placement.live_checks import check_shared
 from .prepare import Execution, Options, placement_of
 from .processes.actors import start_ray
 from .processes.supervision import Patience, Supervisor, together
-from .records.checkpoints import Saving
 from .records.execution_folder import begin_folder
+from .records.run_checkpoints import Saving
 from .rewards.judge_pool import JudgePool, judge_config
 from .rewards.local_scoring import try_functions
 from .rollout.prompts import PromptText, load_prompts, load_tokenizer, response_text

@@ -29,7 +29,8 @@ import torch
 from huggingface_hub import snapshot_download, split_torch_state_dict_into_shards
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
@@ -126,14 +127,15 @@ def export_model(
                     instead = f"export another with --step: {runs_text(others)}" if others else "there is no other"
                     raise InputError(f"is damaged ({fault}); {instead}", str(folder))
             trained = _trained(run_dir, number, model)
-            dtype = dtype or (trained.job and trained.job.model.dtype)
+            if dtype is None and trained.job is not None:
+                dtype = trained.job.model.dtype
             if dtype is None:
                 raise InputError("has no job.yaml to be found; give the type of the weights with --dtype", str(run_dir))
-            reader = _Reader(folder / "trainer")
-            sources = _sources(reader, trained.model)
+            reader, (config, described) = _Reader(folder / "trainer"), _description(trained.model)
+            sources = _sources(reader, config, trained.model)
             with _whole(out) as partial:
                 parameters = _write_weights(reader, sources, dtype, shard, partial, progress)
-                _write_beside(trained.model, dtype, partial)
+                _write_beside(config, described, dtype, partial)
                 (partial / "README.md").write_text(_card(run_dir, trained, number, dtype), encoding="utf-8")
                 files = sum(1 for path in partial.rglob("*") if path.is_file())
                 size = folder_bytes(partial)
@@ -207,7 +209,8 @@ def _whole(out: Path) -> Iterator[Path]:
         partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
         partial.chmod(0o777 & ~_umask())
         yield partial
-        for path in partial.rglob("*"):
+        for path in partial.iterdir():
+            path.chmod(0o666 & ~_umask())  # safetensors' are their owner's alone, and another user may serve them
             sync_folder(path)
         sync_folder(partial)
         partial.rename(out)
@@ -295,13 +298,20 @@ def _write_weights(
     return parameters
 
 
-def _sources(reader: _Reader, model: str) -> tuple[TensorSource, ...]:
-    """The tensors to write, in the order of the model's parameters. Raises InputError if the checkpoint is of another
-    model."""
+def _description(model: str) -> tuple[Any, Path]:
+    """The config of the model that was trained, and the folder of what describes it. Raises InputError."""
     try:
         config = AutoConfig.from_pretrained(model)
-    except (OSError, ValueError) as error:  # transformers' text has several lines
+        if Path(model).is_dir():
+            return config, Path(model)
+        return config, Path(snapshot_download(model, allow_patterns=[*BESIDE_WEIGHTS], ignore_patterns=[*NOT_COPIED]))
+    except (OSError, ValueError) as error:  # their texts have several lines
         raise InputError(f"has no model that transformers reads ({str(error).splitlines()[0]})", model) from error
+
+
+def _sources(reader: _Reader, config: Any, model: str) -> tuple[TensorSource, ...]:
+    """The tensors to write, in the order of the model's parameters. Raises InputError if the checkpoint is of another
+    model."""
     with torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(config)
     wanted = {name: tuple(parameter.shape) for name, parameter in skeleton.named_parameters()}
@@ -316,21 +326,18 @@ def _sources(reader: _Reader, model: str) -> tuple[TensorSource, ...]:
     return checkpoint_sources(skeleton)
 
 
-def _write_beside(model: str, dtype: str, out: Path) -> None:
+def _write_beside(config: Any, described: Path, dtype: str, out: Path) -> None:
     """Write all but the weights: what describes the model and its tokenizer, as it was, with the weights' type."""
-    folder = Path(model)
-    if not folder.is_dir():
-        folder = Path(snapshot_download(model, allow_patterns=list(BESIDE_WEIGHTS), ignore_patterns=list(NOT_COPIED)))
-    for path in sorted({path for pattern in BESIDE_WEIGHTS for path in folder.glob(pattern)}):
+    for path in sorted({path for pattern in BESIDE_WEIGHTS for path in described.glob(pattern)}):
         if path.is_file() and not any(path.match(pattern) for pattern in NOT_COPIED):
             shutil.copyfile(path, out / path.name)
-    config: dict[str, Any] = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    config.pop("_name_or_path", None)  # a path of the machine that it was made on
+    facts: dict[str, Any] = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    facts.pop("_name_or_path", None)  # a path of the machine that it was made on
     # Older models have the older name; who reads one reads the other.
-    config["torch_dtype" if "torch_dtype" in config else "dtype"] = dtype
-    _write_json(out / "config.json", config)
+    facts["torch_dtype" if "torch_dtype" in facts else "dtype"] = dtype
+    _write_json(out / "config.json", facts)
     if not (out / "generation_config.json").exists():
-        GenerationConfig.from_model_config(AutoConfig.from_pretrained(model)).save_pretrained(out)
+        GenerationConfig.from_model_config(config).save_pretrained(out)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
@@ -367,7 +374,7 @@ def _card(run_dir: Path, trained: _Trained, step: int, dtype: str) -> str:
         "",
     ]
     lines += [f"`{base}` after {count(step, 'step')} of reinforcement learning with rlplan {__version__}, {how}."]
-    lines += [f"Weights are {dtype}; the trainer's are float32.", "", "| | SHA-256 |", "|---|---|"]
+    lines += [f"Weights are {dtype}; they were trained in float32.", "", "| | SHA-256 |", "|---|---|"]
     lines += [f"| {name} | `{digest}` |" for name, digest in digests.items()]
     lines += ["", "## Rewards and lengths", "", *_curve(trained.steps)]
     return "\n".join(lines) + "\n"
@@ -387,4 +394,4 @@ def _curve(steps: Sequence[StepEvent]) -> list[str]:
         tokens = sum(row.trained_tokens for row in rows) / samples
         numbers = f"{rows[0].step}" if len(rows) == 1 else f"{rows[0].step} to {rows[-1].step}"
         lines.append(f"| {numbers} | {reward:.4f} | {tokens:.1f} | {max(row.max_tokens or 0 for row in rows):g} |")
-    return [*lines, "", "They are of the samples that were trained, on training prompts; nothing was held out."]
+    return [*lines, "", "They are of the samples that were trained: no evaluation on other prompts is part of the run."]

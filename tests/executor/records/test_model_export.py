@@ -9,8 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from rlplan.executor.records import model_export
-from rlplan.executor.records.checkpoints import RunCheckpoints, Saving, checkpoints, held
+from rlplan.executor.records.checkpoints import checkpoints, held
 from rlplan.executor.records.model_export import export_model
+from rlplan.executor.records.run_checkpoints import RunCheckpoints, Saving
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ...cli.command_line import data, printed, refused, rlplan
@@ -247,6 +248,14 @@ def test_a_run_writes_the_models_that_are_due_and_its_last(tmp_path, trained, mo
     ] * 2
     asyncio.run(keeper.last_model())
     assert len(events) == 6, "the last one is there already"
+    shutil.rmtree(run / "models" / "step-000002")
+
+    async def resume():
+        keeper.loaded(2)
+        await keeper.last_model()
+
+    asyncio.run(resume())
+    assert events[-1][1]["step"] == 2 and len(models()) == 2, "a run that was killed before writes it"
     with monkeypatch.context() as patch:
         patch.setattr(model_export, "SPARE_BYTES", 10**18)
         asyncio.run(body(4))
