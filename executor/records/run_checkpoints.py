@@ -217,6 +217,8 @@ class RunCheckpoints:
         self.saved_step = step
         if took_s is not None:
             self._cadence.saved(took_s)
+        if self._saving.keeps(step):  # it may be of a driver that was not told to
+            (self._run_dir / "checkpoints" / f"step-{step:06d}" / KEPT).touch()
         if self._saving.models(step) and self._model is None and not self._model_folder(step).exists():
             self._start_model(step)  # the run was killed while this one was written
 

@@ -215,6 +215,9 @@ def test_checkpoints_that_are_read_or_to_be_kept_are_not_dropped(tmp_path, train
     resumed = RunCheckpoints(run, trainer, lambda *_, **__: None)
     asyncio.run(resumed.begin(7, {"step": 7}))
     assert not resumed.due(8, 5) and there()[:2] == [2, 4], "what was marked stays, whoever goes on"
+    (run / "checkpoints" / "step-000006" / "kept").unlink()
+    keeper.loaded(6)
+    assert (run / "checkpoints" / "step-000006" / "kept").exists()
     assert [fields["step"] for name, fields in events if name == "checkpoint"] == list(range(7))
 
 
