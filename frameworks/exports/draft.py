@@ -282,6 +282,20 @@ class ExportDraft(SettingsDraft):
                              f"gradients are {over / tokens:.3g} times as large, which AdamW undoes, and "
                              "max_grad_norm does not")  # fmt: skip
 
+    def rows(self) -> None:
+        """Whether the file of rows is here."""
+        if not (self.source.job_folder / Path(self.source.job.data.path or "data.jsonl").expanduser()).is_file():
+            self.note("data.path", "not expressible", f"the rows are not here yet; put them at {self.source.data}, as "
+                      "seen from the export")  # fmt: skip
+
+    def replicas(self, replicas: int) -> None:
+        """Whether replicas have equal shares of a step's samples."""
+        samples = self.source.job.rollout.samples_per_step
+        if samples % replicas:
+            self.note("train.dp, issue.samples", "not expressible",
+                      f"{samples} samples a step are no multiple of {replicas} replicas: some are left out, or it "
+                      "stops at the start")  # fmt: skip
+
     def prompts(self) -> None:
         """Rows as chat messages, where the framework takes no others."""
         self.note("data", "approximated", "a prompt of text becomes a user's message in the model's chat template; the "

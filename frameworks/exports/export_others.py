@@ -48,6 +48,7 @@ def export_skyrl(draft: ExportDraft) -> FrameworkExport:
         draft.map("train.sp", f"{policy}sequence_parallel_size", train.sp)
         if train.state_copies > 1:
             draft.map("train.state_copies", f"{policy}fsdp_config.fsdp_size", train.shard_ranks)
+    draft.replicas(train.dp)
     draft.map("train.micro_batch_tokens", f"{trainer}max_tokens_per_microbatch", train.micro_batch_tokens)
     draft.map("train.recompute", f"{trainer}gradient_checkpointing", train.recompute != "none")
     if train.offload and megatron:
@@ -158,6 +159,7 @@ def export_openrlhf(draft: ExportDraft) -> FrameworkExport:
         if getattr(train, name) > 1:
             draft.note(f"train.{name}", "not expressible", "DeepSpeed's ZeRO shares out the states in its place")
     draft.set("--ds.packing_samples", True)
+    draft.replicas(train.dp)
     draft.set("--train.dynamic_batch_enable", True)
     draft.map("train.micro_batch_tokens", "--train.max_tokens_per_gpu", -(-train.micro_batch_tokens // shared))
     draft.map("train.recompute", "--actor.gradient_checkpointing_enable", train.recompute != "none")

@@ -142,6 +142,7 @@ def _trainers(draft: ExportDraft) -> None:
     else:
         draft.map("train.cp", "--context-parallel-size", shared)
     draft.note("train.dp", "mapped", key="--actor-num-nodes", value=f"{train.dp * train.tp // tp}, implied")
+    draft.replicas(train.dp * train.tp // tp)
     draft.note("train.states", "approximated", "Megatron has bf16 weights on each replica and shares out the optimizer "
                "alone; the plan's trainer shares out all of them", "", "distributed optimizer")  # fmt: skip
     draft.set("--use-dynamic-batch-size", True)

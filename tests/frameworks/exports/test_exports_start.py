@@ -169,6 +169,20 @@ def test_processes_of_trl_divide_by_nodes_and_engines(tmp_path):
     assert (cosine["lr_scheduler_type"], cosine["lr_scheduler_kwargs"]) == ("cosine_with_min_lr", {"min_lr_rate": 0.1})
 
 
+@pytest.mark.parametrize("framework", ["slime", "skyrl", "openrlhf"])
+def test_samples_that_replicas_do_not_share_evenly_are_named(tmp_path, framework):
+    assert not [each for each in varied(tmp_path, framework).decisions if each.decision == "train.dp, issue.samples"]
+    uneven = varied(tmp_path, framework, train={"dp": 60})
+    assert "1024 samples a step are no multiple of" in decision(uneven, "train.dp, issue.samples").cost
+
+
+def test_rows_that_are_not_there_are_named(tmp_path):
+    export = export_plan(EXAMPLES / "math-32b.yaml", "verl", tmp_path)
+    assert "math-32b/data.jsonl" in decision(export, "data.path").cost
+    demo = export_plan(EXAMPLES / "cpu-demo.yaml", "verl", tmp_path)
+    assert not [each for each in demo.decisions if each.decision == "data.path"]
+
+
 def test_a_job_that_was_changed_is_no_longer_the_plans(tmp_path):
     plan = copied(tmp_path)
     text = (tmp_path / "cpu-demo" / "job.yaml").read_text()
