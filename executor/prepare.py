@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from ..plans.check.plan_check import CheckedPlan, open_plan
 from ..plans.facts.executable import unsupported
-from ..plans.files.prompt_rows import data_file, enough_prompts
+from ..plans.files.prompt_rows import data_file, enough_prompts, evaluation_file, read_prompts
 from ..plans.files.reward_function import must_be_callable
 from ..plans.schema.cluster import Pool
 from ..plans.schema.plan import Plan, load_plan
@@ -122,6 +122,8 @@ def prepare(
             )
     must_be_callable(first.checked.job, first.checked.job_path)
     enough_prompts(first.checked.job, data_file(first.checked.job, first.checked.job_path), progress=progress)
+    if (held_out := evaluation_file(first.checked.job, first.checked.job_path)) is not None:
+        read_prompts(held_out, first.checked.job.reward)
     return executions
 
 

@@ -19,7 +19,7 @@ from ...rounds.schedule import Schedule
 from ...rounds.timeouts import PoolTimeouts
 from ...traces.run_log import TRACE
 from ...traces.trace import TraceWriter
-from ...traces.trace_events import Step
+from ...traces.trace_events import Evaluation, Step
 from ..rollout.reward_sum import PartScore
 from ..rollout.round_samples import RolloutResult
 from ..rollout.round_scoring import unscored
@@ -217,6 +217,14 @@ class Recorder:
         with contextlib.suppress(OSError):
             for name, value in scalars.items():
                 self._board.add_scalar(name, value, record.step)
+
+    def evaluation(self, t_s: float, evaluation: Evaluation) -> None:
+        """Append an evaluation and its scalars, durably."""
+        self.event("evaluation", t_s, **structs.asdict(evaluation))
+        with contextlib.suppress(OSError):
+            self._board.add_scalar("evaluation/reward", evaluation.reward[0], evaluation.step)
+            for k, (chance, _) in evaluation.pass_at.items():
+                self._board.add_scalar(f"evaluation/pass@{k}", chance, evaluation.step)
 
     def close(self) -> None:
         """Close both. What matters was made durable when it was written; a full disk may keep the rest."""
