@@ -35,6 +35,7 @@ from .groups.member_phases import MemberPhases, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import RunCheckpoints, load_checkpoint
 from .records.run_record import DriftWatch, Recorder
+from .records.trackers import TrackerName, Trackers
 from .rollout.engine_change import round_tail
 from .rollout.evaluation import Evaluator
 from .rollout.round_drafts import RunDrafts
@@ -69,6 +70,7 @@ class TrainingRun:
         permits: MemberPhases | None = None,
         planned_short_share: float | None = None,
         evaluator: Evaluator | None = None,
+        trackers: Sequence[TrackerName] = (),
     ) -> None:
         self.name, self.permits, self.evaluator = name, permits, evaluator
         self.settings = run_settings(planned, job)
@@ -83,7 +85,7 @@ class TrainingRun:
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
         self.updating = False
         """The trainer has begun to change, and the step is not written down yet."""
-        self._job, self._prompt_ids, self._run_dir = job, prompt_ids, run_dir
+        self._job, self._prompt_ids, self._run_dir, self._tracker_names = job, prompt_ids, run_dir, tuple(trackers)
         self._recorder: Recorder | None = None
         self._began = time.perf_counter()
         self._elapsed_before_s = 0.0
@@ -100,7 +102,9 @@ class TrainingRun:
         The trainer must be started before.
         """
         self.weights_path.parent.mkdir(parents=True, exist_ok=True)
-        self._recorder = Recorder(self._run_dir)
+        self._recorder = Recorder(
+            self._run_dir, Trackers(self._tracker_names, self._run_dir, self.name, self.checkpoints.notes.append)
+        )
         began = time.monotonic()
         if resume:
             self._elapsed_before_s = float((await self._despite_deaths(self._load))["elapsed_s"])

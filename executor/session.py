@@ -152,6 +152,7 @@ class Session:
             permits=self._phases,
             planned_short_share=execution.planned_short_share,
             evaluator=evaluator,
+            trackers=self._options.trackers,
         )
         if self._options.history is not None:
             run.drafts.inherit(self._options.history, prompts)
