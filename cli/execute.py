@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..executor.groups.prepare_group import PreparedGroup
     from ..executor.placement.run_placement import Placement
     from ..executor.prepare import Execution, Options
+    from ..executor.records.trackers import TrackerName
     from ..plans.check.finding import Finding
 
 
@@ -109,6 +110,15 @@ if TYPE_CHECKING:
     metavar="STEPS",
     help="Measure it again every so many steps, on a machine whose speed varies.",
 )
+@click.option(
+    "--tracker",
+    "trackers",
+    multiple=True,
+    type=click.Choice(["tensorboard", "wandb", "mlflow"]),
+    default=["tensorboard"],
+    show_default=True,
+    help="What takes the run's figures beside its trace; can be given several times.",
+)
 @click.option("--group", default=None, help="Which group of a plan of groups to run; needed if it has several.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def execute_command(
@@ -129,6 +139,7 @@ def execute_command(
     node_patience: float,
     no_speed_check: bool,
     speed_check_every: int | None,
+    trackers: tuple[TrackerName, ...],
     group: str | None,
     as_json: bool,
 ) -> int:
@@ -152,8 +163,10 @@ def execute_command(
     is checked without them, and told to need them (exit code 0).
     A plan that does not fit in memory is not started (exit code 1).
     """
+    from ..executor.records.trackers import must_be_installed
     from ..plans.yaml.yaml_io import document_kind
 
+    must_be_installed(trackers)
     of_groups = [plan for plan in plans if document_kind(plan) == "rlplan_groups"]
     if of_groups:
         if len(plans) > 1:
@@ -165,7 +178,7 @@ def execute_command(
 
         options = Options(
             steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience,
-            drain_queue=not no_drain, keep_every=keep_every, save_model_every=save_model_every,
+            drain_queue=not no_drain, trackers=trackers, keep_every=keep_every, save_model_every=save_model_every,
         )  # fmt: skip
         return _execute_groups(of_groups[0], group, out, options, dry_run, as_json)
     if group is not None:
@@ -190,7 +203,7 @@ def execute_command(
     options = Options(
         steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience, remembered,
         drain_queue=not no_drain,
-        speed_check=not no_speed_check, speed_check_every=speed_check_every,
+        speed_check=not no_speed_check, speed_check_every=speed_check_every, trackers=trackers,
         keep_every=keep_every, save_model_every=save_model_every,
     )  # fmt: skip
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:

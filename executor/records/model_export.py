@@ -20,7 +20,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from ...plans.schema.job import Job, is_hub_id, load_job, model_folder
 from ...plans.schema.plan import Plan, load_plan
 from ...plans.yaml.errors import InputError, RunFailed
 from ...plans.yaml.yaml_io import sha256_file
+from ...traces.report_state import evaluation_text, evaluations
 from ...traces.run_log import PLAN_COPY, TRACE, must_be_run_folder
 from ...traces.trace import trace_lines
 from ...traces.trace_events import StepEvent, decoded
@@ -86,6 +87,7 @@ class _Trained:
     job: Job | None
     data: Path | None
     steps: Sequence[StepEvent]
+    evaluated: Sequence[Mapping[str, Any]]
 
 
 def export_model(
@@ -167,8 +169,10 @@ def _step_of(folder: Path) -> int:
 
 
 def _trained(run_dir: Path, until: int, model: str | None) -> _Trained:
-    """What the run trained, with its steps up to `until`. Raises InputError if the model cannot be found."""
+    """What the run trained, with its steps and evaluations up to `until`. Raises InputError if the model cannot be
+    found."""
     steps: dict[int, StepEvent] = {}
+    events: list[dict[str, Any]] = []
     plans = [run_dir / PLAN_COPY]
     try:
         for _, line in trace_lines(run_dir / TRACE):
@@ -177,10 +181,12 @@ def _trained(run_dir: Path, until: int, model: str | None) -> _Trained:
             _, event = decoded(line)
             if isinstance(event, StepEvent):
                 steps[event.step] = event
-            elif isinstance(event, dict) and isinstance(named := event.get("plan"), str):
-                plans.append(run_dir / named)
+            elif isinstance(event, dict):
+                events.append(event)
+        evaluated = [each for each in evaluations(events) if each["step"] <= until]
     except ValueError as error:
         raise InputError(f"{error}; the trace is damaged", str(run_dir / TRACE)) from error
+    plans += [run_dir / named for event in events if isinstance(named := event.get("plan"), str)]
     plan = load_plan(run_dir / PLAN_COPY)
     done = [steps[number] for number in sorted(steps) if number <= until]
     # What the plan names lies beside where it was executed; its copy may lead there as well.
@@ -190,12 +196,12 @@ def _trained(run_dir: Path, until: int, model: str | None) -> _Trained:
         job = load_job(job_path)
         data = None if job.data.path is None else job_path.parent / job.data.path
         found = model or str(model_folder(job, job_path) or job.model.path)
-        return _Trained(plan, found, job, data if data is not None and data.is_file() else None, done)
+        return _Trained(plan, found, job, data if data is not None and data.is_file() else None, done, evaluated)
     if model is None:
         raise InputError(
             "does not lead to the job of its plan; give the model that it trained with --model", str(run_dir)
         )
-    return _Trained(plan, model, None, None, done)
+    return _Trained(plan, model, None, None, done, evaluated)
 
 
 @contextlib.contextmanager
@@ -377,6 +383,9 @@ def _card(run_dir: Path, trained: _Trained, step: int, dtype: str) -> str:
     lines += [f"Weights are {dtype}; they were trained in float32.", "", "| | SHA-256 |", "|---|---|"]
     lines += [f"| {name} | `{digest}` |" for name, digest in digests.items()]
     lines += ["", "## Rewards and lengths", "", *_curve(trained.steps)]
+    if trained.evaluated:
+        lines += ["", "## Evaluations, on prompts of their own", ""]
+        lines += [f"- {evaluation_text(evaluation)}" for evaluation in trained.evaluated]
     return "\n".join(lines) + "\n"
 
 
@@ -394,4 +403,4 @@ def _curve(steps: Sequence[StepEvent]) -> list[str]:
         tokens = sum(row.trained_tokens for row in rows) / samples
         numbers = f"{rows[0].step}" if len(rows) == 1 else f"{rows[0].step} to {rows[-1].step}"
         lines.append(f"| {numbers} | {reward:.4f} | {tokens:.1f} | {max(row.max_tokens or 0 for row in rows):g} |")
-    return [*lines, "", "They are of the samples that were trained: no evaluation on other prompts is part of the run."]
+    return [*lines, "", "They are of the samples that were trained."]

@@ -107,11 +107,24 @@ def test_the_folder_has_what_belongs_beside_the_weights_and_no_path(run, tmp_pat
 def test_the_card_sums_up_many_steps_in_few_rows(trained, tmp_path):
     (run, trainer), _ = trained, begin_run(tmp_path, trained[0].parent / "model")
     save(tmp_path / "run", 30, OneRank(trainer))
+    figures = {"prompts": 4, "samples": 2, "pass_at": {"1": [0.5, 0.1]}, "mean_tokens": 9.0, "truncated": 0.0}
+    with (tmp_path / "run" / "trace.jsonl").open("a") as trace:
+        for number in (20, 40):
+            told = {
+                "event": "evaluation",
+                "t_s": 1.0,
+                "step": number,
+                "reward": [0.25, 0.05],
+                "failed": 0,
+                "seconds": 1.0,
+            }
+            trace.write(json.dumps(told | figures) + "\n")
     (tmp_path / "job" / "data.jsonl").unlink()
     export_model(tmp_path / "run", tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
     rows = [line for line in card.splitlines() if " to " in line]
     assert len(rows) == 10 and rows[-1] == "| 28 to 30 | 0.2900 | 39.0 | 40 |"
+    assert card.count("reward 0.250 ± 0.050") == 1, "later ones are not the checkpoint's"
     assert "| data |" not in card and "| job |" in card
     shutil.rmtree(tmp_path / "job")
     with pytest.raises(InputError, match=r"does not lead to the job of its plan; give the model .* with --model"):
