@@ -59,6 +59,7 @@ demo: setup
 	$(BIN)/rlplan solve $(EXAMPLE) --mode race -o $(EXAMPLE)/race.yaml
 	$(BIN)/rlplan execute $(addprefix $(EXAMPLE)/,plain.yaml drafts.yaml plan.yaml race.yaml) --steps $(STEPS) \
 	  --speed-check-every 4 --out $(DEMO)
+	$(BIN)/rlplan export-model $(DEMO)/plan $(DEMO)/model
 	$(BIN)/rlplan report $(DEMO) --json > $(DEMO)/report.json
 	$(BIN)/rlplan report $(DEMO) --html $(DEMO)/report.html
 	$(BIN)/rlplan report $(DEMO)

@@ -55,6 +55,21 @@ if TYPE_CHECKING:
     help="In steps; sooner where a trainer's death would cost more than a checkpoint.",
 )
 @click.option(
+    "--keep-every",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="STEPS",
+    help="Keep the checkpoint of every so many steps, beside the latest two.",
+)
+@click.option(
+    "--save-model-every",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="STEPS",
+    help="Write the model of every so many steps, and of the last, to models/ in the run's folder, as rlplan "
+    "export-model does; training goes on meanwhile.",
+)
+@click.option(
     "--stall-timeout",
     type=Finite(min=1),
     default=120.0,
@@ -116,6 +131,8 @@ def execute_command(
     dry_run: bool,
     show_placement: bool,
     checkpoint_every: int,
+    keep_every: int | None,
+    save_model_every: int | None,
     stall_timeout: float,
     restarts_per_hour: int,
     grace_s: float | None,
@@ -161,7 +178,7 @@ def execute_command(
 
         options = Options(
             steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience,
-            drain_queue=not no_drain, trackers=trackers,
+            drain_queue=not no_drain, trackers=trackers, keep_every=keep_every, save_model_every=save_model_every,
         )  # fmt: skip
         return _execute_groups(of_groups[0], group, out, options, dry_run, as_json)
     if group is not None:
@@ -187,6 +204,7 @@ def execute_command(
         steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience, remembered,
         drain_queue=not no_drain,
         speed_check=not no_speed_check, speed_check_every=speed_check_every, trackers=trackers,
+        keep_every=keep_every, save_model_every=save_model_every,
     )  # fmt: skip
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)

@@ -173,11 +173,18 @@ profile.rollout.0.step_s=0.02
 
 execute: Run real training as one plan says, or several in turns.
   exits: 0 done, 1 the run failed or --dry-run has findings, 130 interrupted, with a checkpoint
-  see: report, tune
+  see: report, tune, export-model
   Train | rlplan execute plan.yaml --steps 100 --out runs/a
   Go on after Ctrl-C | rlplan execute plan.yaml --steps 100 --out runs/a --resume
   Compare plans side by side | rlplan execute sync.yaml plan.yaml --steps 48 --out runs/compared
   Drafts from an earlier run | rlplan execute plan.yaml --steps 100 --out runs/b --history runs/a
+  The model of every 20th step as well | rlplan execute plan.yaml --steps 100 --out runs/c --save-model-every 20
+
+export-model: Write a run's model as a Hugging Face folder, for transformers and vLLM.
+  exits: 0 done, 1 the disk does not take it
+  see: execute, report
+  The latest checkpoint's | rlplan export-model runs/a model
+  An earlier one's, in bfloat16 | rlplan export-model runs/a model-20 --step 20 --dtype bfloat16
 
 apply: Make running groups those of a new plan, job by job.
   exits: 0 done, 1 a move failed or the driver of the groups ended

@@ -73,13 +73,14 @@ class Options:
 
     `stall_s`: seconds without a sign of life after which an engine or a trainer rank is replaced; `restarts_per_hour`:
     how often one of them, or a reward worker, may be replaced within any hour. `checkpoint_every`: in steps; more often
-    where trainers die (records/checkpoints.Cadence). `grace_s`: seconds from SIGINT or SIGTERM until the round in
+    where trainers die (records/run_checkpoints.Cadence). `grace_s`: seconds from SIGINT or SIGTERM until the round in
     progress is left and the trained steps are checkpointed; None: the round is waited for. `node_patience_s`: seconds
     that a trainer waits for a node in place of one that was lost. `history`: the checkpoint of another run whose
     responses drafts begin with; None: with none. `drain_queue`: after `steps` steps further long rounds train the
     prompts that wait for one. `speed_check`: how fast the machine is beside when it was profiled is measured before the
-    first step, and every `speed_check_every` steps (None: not again). `trackers` take the runs'
-    figures beside the trace.
+    first step, and every `speed_check_every` steps (None: not again). `keep_every`, `save_model_every`: of which steps
+    checkpoints are kept, and models written (records/run_checkpoints.Saving). `trackers` take the runs' figures beside
+    the trace.
     """
 
     steps: int
@@ -93,6 +94,8 @@ class Options:
     drain_queue: bool = True
     speed_check: bool = True
     speed_check_every: int | None = None
+    keep_every: int | None = None
+    save_model_every: int | None = None
     trackers: tuple[TrackerName, ...] = ("tensorboard",)
 
 

@@ -33,7 +33,8 @@ from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .groups.member_phases import MemberPhases, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
-from .records.checkpoints import RunCheckpoints, load_checkpoint
+from .records.checkpoints import load_checkpoint
+from .records.run_checkpoints import RunCheckpoints, Saving
 from .records.run_record import DriftWatch, Recorder
 from .records.trackers import TrackerName, Trackers
 from .rollout.engine_change import round_tail
@@ -69,6 +70,7 @@ class TrainingRun:
         turns: DeviceTurns | None = None,
         permits: MemberPhases | None = None,
         planned_short_share: float | None = None,
+        saving: Saving | None = None,
         evaluator: Evaluator | None = None,
         trackers: Sequence[TrackerName] = (),
     ) -> None:
@@ -82,7 +84,7 @@ class TrainingRun:
         self.weights = WeightSync(trainer, fleet, self.weights_path, from_host=self.turns.ledger.shared)
         self.drafts = RunDrafts([each.rollout.drafts for each in self.settings.rounds.values()], fleet, self.schedule)
         self.step_number = self.trainer_restarts = 0
-        self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
+        self.checkpoints = RunCheckpoints(run_dir, trainer, self.event, saving)
         self.updating = False
         """The trainer has begun to change, and the step is not written down yet."""
         self._job, self._prompt_ids, self._run_dir, self._tracker_names = job, prompt_ids, run_dir, tuple(trackers)

@@ -28,6 +28,7 @@ from .prepare import Execution, Options, placement_of
 from .processes.actors import start_ray
 from .processes.supervision import Patience, Supervisor, together
 from .records.execution_folder import begin_folder
+from .records.run_checkpoints import Saving
 from .rewards.judge_pool import JudgePool, judge_config
 from .rewards.local_scoring import try_functions
 from .rollout.evaluation import Evaluator
@@ -151,6 +152,7 @@ class Session:
             turns=self._turns,
             permits=self._phases,
             planned_short_share=execution.planned_short_share,
+            saving=Saving(self._options.keep_every, self._options.save_model_every),
             evaluator=evaluator,
             trackers=self._options.trackers,
         )

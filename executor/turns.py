@@ -116,6 +116,9 @@ async def take_turns(
                 if stop.at_round_end.is_set() or all(_done(run, options) for run in runs):
                     break
             for run in runs:
+                if not stop.at_round_end.is_set():  # a run that is interrupted goes on, and its checkpoint is there
+                    await run.checkpoints.last_model()
+                    tell_faults(run, watcher)
                 if run.checkpoint_fault is not None:
                     raise RunFailed(f"{run.name}: {run.checkpoint_fault}; what was trained since is not saved")
         except Exception as failure:

@@ -157,6 +157,8 @@ def _of_event(event: dict[str, Any]) -> list[Incident]:
             return [(step, "sandbox", str(event.get("reason")).removeprefix("sandbox: "))]
         case "checkpoint_failed":
             return [(step, "checkpoint", f"no checkpoint of step {step}: {event.get('reason')}")]
+        case "model_failed":
+            return [(step, "checkpoint", f"no model of step {step}: {event.get('reason')}")]
         case "checkpoint_damaged":
             return [(None, "checkpoint", f"{event.get('checkpoint')} was set aside: {event.get('reason')}")]
         case "failed":

@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from rlplan.executor.records.checkpoints import checkpoints
+from rlplan.executor.records.model_export import export_model
 from rlplan.executor.rewards.pool import RewardResult
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS
 from rlplan.traces.report import report
@@ -122,10 +124,17 @@ def test_a_run_loses_nothing_by_sigkill_and_sigint(job_dir, tmp_path, execute, c
     done = run.log.steps[-1].step
     assert (out / "checkpoints" / f"step-{done:06d}" / "state.json").exists()
 
-    assert execute(job_dir / "plan.yaml", "--out", out, "--steps", done + 3, "--resume") == 0
+    more = ("--steps", done + 3, "--resume", "--keep-every", 2, "--save-model-every", 100)
+    assert execute(job_dir / "plan.yaml", "--out", out, *more) == 0
     assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["finished"] is True
     run = check_run(out, done + 3)
     assert run.log.resumes == 2
+    last = run.log.steps[-1].step
+    assert [path.name for path in (out / "models").iterdir()] == [f"step-{last:06d}"], "the last one is always written"
+    exported = export_model(out, tmp_path / "model")
+    assert exported.step == last and exported.bytes == run.log.events[-2]["bytes"]
+    kept = [int(folder.name[-6:]) for folder in checkpoints(out)]
+    assert set(range(done + 1, last)) >= set(kept) - {done, last} >= {n for n in range(done + 1, last) if n % 2 == 0}
     check_turns(out)
     assert list((out / "tensorboard").glob("events.*"))
 

@@ -31,7 +31,8 @@ class FakeRun:
     def __init__(self, name="fake", fails_at=None, hangs_at=None, updating=False, **ends):
         self.name, self.fails_at, self.hangs_at, self.round_can_be_left = name, fails_at, hangs_at, not updating
         self.step_number, self.events, self.saved, self.begun, self.hung = 0, [], [], [], asyncio.Event()
-        self.checkpoint_fault, self.checkpoints = None, SimpleNamespace(notes=[])
+        self.checkpoint_fault, self.models = None, []
+        self.checkpoints = SimpleNamespace(notes=[], last_model=self.last_model)
         self.schedule = SimpleNamespace(next_kind=lambda: "short", deferred=(), draining=False)
         self.dies_in_checkpoint, self.disk_full, self.died_at, self.skips = (
             ends.get(key, 0) for key in ("dies_in_checkpoint", "disk_full", "died_at", "skips")
@@ -67,6 +68,9 @@ class FakeRun:
             self.checkpoints.notes.append("no checkpoint")
         else:
             self.saved.append(self.step_number)
+
+    async def last_model(self):
+        self.models.append(self.step_number)
 
     rescue = checkpoint
 
@@ -115,7 +119,7 @@ def test_runs_take_turns_and_end_finished():
     assert [told for told in watcher.told if len(told) == 2] == [("a", 1), ("b", 3), ("a", 2), ("a", 3)]
     for run, begun in ((a, [2]), (b, [])):
         assert run.events == [{"event": "end", "step": 3, "finished": True}]
-        assert run.saved == [3] and run.begun == begun
+        assert run.saved == run.models == [3] and run.begun == begun
     assert len(asked) == 4
 
 
@@ -251,7 +255,7 @@ def interrupted(run, signals, watcher=None, **options):
 def test_a_second_signal_or_the_grace_period_leaves_the_round(signals, options, after_s):
     run, watcher = FakeRun(hangs_at=2), Watcher()
     assert interrupted(run, signals, watcher, **options) == (False, pytest.approx(after_s))
-    assert run.saved == [1] and run.events == [{"event": "end", "step": 1, "finished": False}]
+    assert (run.saved, run.models, run.events) == ([1], [], [{"event": "end", "step": 1, "finished": False}])
     assert "fake: left the round of step 2" in watcher.told
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from rlplan.executor.records import checkpoints as checkpoints_module
 from rlplan.executor.records.checkpoints import (
-    Cadence,
     CheckpointFailed,
     check_room,
     checkpoints,
@@ -23,6 +22,7 @@ from rlplan.executor.records.checkpoints import (
     write_checkpoint,
 )
 from rlplan.executor.records.execution_folder import begin_folder, check_folder, holds_run, run_lock
+from rlplan.executor.records.run_checkpoints import Cadence
 from rlplan.executor.trainer.manifest import write_manifest
 from rlplan.plans.yaml.errors import InputError, RunFailed
 

@@ -16,6 +16,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from rlplan.executor.records.model_export import export_model
 from rlplan.executor.trainer import optimizer
 from rlplan.executor.trainer.gradient_sum import GradientSum
 from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
@@ -557,6 +558,8 @@ def run_rank(model, folder, prompts, layout, rank):
 )
 def test_ranks_of_every_layout_train_the_weights_that_one_rank_trains(tmp_path, family, layout, prompts):
     model = write_model(tmp_path / "model", family)
+    from ..records.exportable_runs import OneRank, begin_run, save  # the ranks, which run this file, have no package
+
     sharded_metrics = several_ranks(model, tmp_path / "sharded", prompts, layout)
     single = new_trainer(model)
     metrics = [single.step(groups_of_step(prompts, step)) for step in range(2)][-1]
@@ -570,6 +573,11 @@ def test_ranks_of_every_layout_train_the_weights_that_one_rank_trains(tmp_path, 
         trainer.step(random_groups(prompts, seed=33))
     first, second = weights(single, tmp_path), weights(resumed, tmp_path)
     assert max((first[name] - second[name]).abs().max().item() for name in first) < 1e-5
+    run = begin_run(tmp_path, model)
+    save(run, 2, OneRank(written=tmp_path / "sharded" / "checkpoint"))
+    export_model(run, tmp_path / "model of ranks")
+    exported = load_file(tmp_path / "model of ranks" / "model.safetensors")
+    assert exported.keys() == several.keys() and all(torch.equal(exported[name], several[name]) for name in several)
 
 
 def test_copies_of_the_states_go_on_from_what_one_rank_saved(tmp_path):
