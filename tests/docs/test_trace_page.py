@@ -9,7 +9,7 @@ import rlplan
 from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.rounds.permits.permit_events import PlacedJob
 from rlplan.traces.trace import read_trace
-from rlplan.traces.trace_events import Step
+from rlplan.traces.trace_events import Evaluation, Step
 
 ROOT = Path(rlplan.__file__).parent
 
@@ -18,10 +18,11 @@ def written_keys(moves=False):
     """Keys of each event of a run, or of the moves of groups, from the calls that write one: `X.event("name", key=...)`
     and `trace.write("name", ...)`.
 
-    A step is written from the fields of `Step`; `**facts` of a start are what `start` is given, `**drafts.fields`
+    A step is written from the fields of `Step`, an evaluation from those of `Evaluation`; `**facts` of a start are what `start` is given, `**drafts.fields`
     what that function of DraftedRound returns.
     """
-    keys = defaultdict(set, {} if moves else {"step": set(Step.__struct_fields__)})
+    typed = {"step": set(Step.__struct_fields__), "evaluation": set(Evaluation.__struct_fields__)}
+    keys = defaultdict(set, {} if moves else typed)
     facts = set()
     for path in sorted((ROOT / "executor").rglob("*.py")):
         if (path.stem in ("bound_driver", "group_change", "move_driver")) != moves:

@@ -84,7 +84,7 @@ def test_points_are_solved_for_the_executor_unless_it_is_said_otherwise() -> Non
     assert (here.plan.solver.for_any, anywhere.plan.solver.for_any) == (False, True)
 
 
-def test_another_model_is_priced_by_its_own_profile_or_by_the_nearest_of_its_kind() -> None:
+def test_another_model_is_priced_by_its_own_profile_or_the_nearest() -> None:
     asked = gpu_points("job.model.path=Qwen/Qwen2.5-7B,Qwen/Qwen2.5-14B,Qwen/Qwen3-1.7B,Qwen/Qwen3-8B,my/own")
     own, larger, unshipped, like, unknown = compared(asked)
     assert own.plan and not any("profile" in note for note in own.notes)

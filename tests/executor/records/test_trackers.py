@@ -60,7 +60,7 @@ def test_a_tracker_that_fails_is_told_once_and_left_out(tmp_path, monkeypatch):
     assert [step for step, _ in scalars(tmp_path / "tensorboard")["reward/mean"]] == [1, 2]
 
 
-def test_wandb_goes_on_with_its_run_after_a_resume_and_is_offline_without_a_key(tmp_path, monkeypatch):
+def test_wandb_goes_on_with_its_run_and_is_offline_without_a_key(tmp_path, monkeypatch):
     begun = []
 
     class Run:

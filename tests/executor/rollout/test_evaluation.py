@@ -72,7 +72,7 @@ def test_weights_are_evaluated_when_they_are_due_and_at_the_end(tmp_path, spec, 
     assert "reward 0.500 ± 0.000, pass@1 0.500 ± 0.000, pass@2 1.000" in evaluation_text(first)
 
 
-def test_an_evaluation_changes_nothing_that_is_trained_and_no_second_of_a_step(tmp_path):
+def test_an_evaluation_changes_nothing_that_is_trained(tmp_path):
     plain, plain_events = trained_in(tmp_path / "plain", 3)
     evaluated, events = trained_in(tmp_path / "evaluated", 3, evaluator=evaluator(every_steps=1))
     assert plain.trained == evaluated.trained and plain.weights == evaluated.weights
@@ -81,7 +81,7 @@ def test_an_evaluation_changes_nothing_that_is_trained_and_no_second_of_a_step(t
         assert seconds[0] == pytest.approx(seconds[1], abs=1e-6)
 
 
-def test_a_trainer_that_dies_in_an_evaluation_takes_the_run_back_and_it_is_done_again(tmp_path):
+def test_a_trainer_that_dies_in_an_evaluation_takes_the_run_back(tmp_path):
     class DiesOnce(NumberRounds):
         deaths = 1
 
