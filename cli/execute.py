@@ -13,7 +13,7 @@ import click
 from ..plans.phrases.numbers import count, runs_text
 from ..plans.yaml.errors import InputError, RunFailed
 from .main import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED
-from .shared.options import Finite
+from .shared.options import Finite, HowMany
 
 if TYPE_CHECKING:
     from ..executor.groups.bound_driver import Proposed, ReplanInputs
@@ -94,6 +94,14 @@ if TYPE_CHECKING:
     metavar="STEPS",
     help="Measure it again every so many steps, on a machine whose speed varies.",
 )
+@click.option(
+    "--samples",
+    type=HowMany(),
+    default="16",
+    show_default=True,
+    help="Responses of each step that are kept for rlplan samples: whole prompts, drawn by lot, and beside them the "
+    "longest, the best and the worst that were trained. all: every one; 0: none.",
+)
 @click.option("--group", default=None, help="Which group of a plan of groups to run; needed if it has several.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def execute_command(
@@ -112,6 +120,7 @@ def execute_command(
     node_patience: float,
     no_speed_check: bool,
     speed_check_every: int | None,
+    samples: int | None,
     group: str | None,
     as_json: bool,
 ) -> int:
@@ -148,7 +157,7 @@ def execute_command(
 
         options = Options(
             steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience,
-            drain_queue=not no_drain,
+            drain_queue=not no_drain, samples=samples,
         )  # fmt: skip
         return _execute_groups(of_groups[0], group, out, options, dry_run, as_json)
     if group is not None:
@@ -173,7 +182,7 @@ def execute_command(
     options = Options(
         steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience, remembered,
         drain_queue=not no_drain,
-        speed_check=not no_speed_check, speed_check_every=speed_check_every,
+        speed_check=not no_speed_check, speed_check_every=speed_check_every, samples=samples,
     )  # fmt: skip
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)

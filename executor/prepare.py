@@ -77,7 +77,8 @@ class Options:
     that a trainer waits for a node in place of one that was lost. `history`: the checkpoint of another run whose
     responses drafts begin with; None: with none. `drain_queue`: after `steps` steps further long rounds train the
     prompts that wait for one. `speed_check`: how fast the machine is beside when it was profiled is measured before the
-    first step, and every `speed_check_every` steps (None: not again).
+    first step, and every `speed_check_every` steps (None: not again). `samples`: how many responses of a step are kept
+    for people to read (records/sample_keeper.py); None: all.
     """
 
     steps: int
@@ -91,6 +92,7 @@ class Options:
     drain_queue: bool = True
     speed_check: bool = True
     speed_check_every: int | None = None
+    samples: int | None = 16
 
 
 def prepare(

@@ -33,6 +33,7 @@ from .groups.member_phases import MemberPhases, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import RunCheckpoints, load_checkpoint
 from .records.run_record import DriftWatch, Recorder
+from .records.sample_keeper import SampleKeeper, ended_samples
 from .rollout.engine_change import round_tail
 from .rollout.round_drafts import RunDrafts
 from .rollout.round_lever import BalancedRound, RoundLever
@@ -65,6 +66,7 @@ class TrainingRun:
         turns: DeviceTurns | None = None,
         permits: MemberPhases | None = None,
         planned_short_share: float | None = None,
+        keeper: SampleKeeper | None = None,
     ) -> None:
         self.name, self.permits = name, permits
         self.settings = run_settings(planned, job)
@@ -81,6 +83,7 @@ class TrainingRun:
         """The trainer has begun to change, and the step is not written down yet."""
         self._job, self._prompt_ids, self._run_dir = job, prompt_ids, run_dir
         self._recorder: Recorder | None = None
+        self._keeper = keeper  # of responses for people to read
         self._began = time.perf_counter()
         self._elapsed_before_s = 0.0
         self._skipped, self._drift = SkippedSteps(), DriftWatch(planned_short_share)
@@ -112,6 +115,8 @@ class TrainingRun:
     async def close(self) -> None:
         """Close files and end the trainer; a checkpoint that is still being written is given up."""
         self.checkpoints.close()
+        if self._keeper is not None:
+            self._keeper.close()
         if self._recorder is not None:
             self._recorder.close()
         await self.trainer.close()
@@ -186,7 +191,10 @@ class TrainingRun:
     def end_step(self, record: Step, machine: Round, result: RolloutResult) -> None:
         """Write a step down. Raises RunFailed if its update shows that training is lost."""
         assert self._recorder is not None
-        self._recorder.samples(self._elapsed_s(), record.step, self.schedule.epoch_of, machine, result)
+        ended = ended_samples(machine, result.samples)
+        self._recorder.samples(self._elapsed_s(), record.step, self.schedule.epoch_of, ended)
+        if self._keeper is not None:
+            self._tell_keeping(self._keeper.keep(record.step, record.kind, self.schedule.epoch_of, ended))
         self._recorder.step(self._elapsed_s(), record)
         self._last_state, self.updating = None, False
         if (drift := self._drift.step(record)) is not None:
@@ -267,7 +275,13 @@ class TrainingRun:
             "skipped_in_a_row": self._skipped.in_a_row,
         }
 
+    def _tell_keeping(self, fault: str | None) -> None:
+        if fault is not None:
+            self.checkpoints.notes.append(fault)
+
     async def _begin_checkpoint(self) -> None:
+        if self._keeper is not None:
+            self._tell_keeping(self._keeper.settle())
         await self.checkpoints.begin(self.step_number, self._last_state or self._state(), self.drafts.files())
 
     async def _checkpoint(self) -> None:
@@ -292,6 +306,8 @@ class TrainingRun:
             self.event("history_lost", checkpoint=loaded.folder.name, reason=lost)
         self._skipped.in_a_row = int(state["skipped_in_a_row"])
         self.step_number = int(state["step"])
+        if self._keeper is not None:
+            self._keeper.back_to(self.step_number)
         self.checkpoints.loaded(self.step_number)
         self._last_state, self.updating, self._recovering = None, False, False
         return state

@@ -27,6 +27,7 @@ from .prepare import Execution, Options, placement_of
 from .processes.actors import start_ray
 from .processes.supervision import Patience, Supervisor, together
 from .records.execution_folder import begin_folder
+from .records.sample_keeper import SampleKeeper
 from .rewards.judge_pool import JudgePool, judge_config
 from .rewards.local_scoring import try_functions
 from .rollout.prompts import PromptText, load_prompts, load_tokenizer, response_text
@@ -125,10 +126,15 @@ class Session:
     def _run(
         self, execution: Execution, runner: RoundRunner, trainer: TrainerGroup, prompts: Mapping[str, PromptText]
     ) -> TrainingRun:
+        job = execution.checked.job
+        keeper = SampleKeeper(
+            execution.run_dir, self._options.samples, job.algorithm.seed, job.algorithm.name, prompts,
+            partial(response_text, self._tokenizer),
+        )  # fmt: skip
         run = TrainingRun(
             execution.name,
             execution.plan.job,
-            execution.checked.job,
+            job,
             execution.run_dir,
             fleet=self._fleet,
             runner=runner,
@@ -137,6 +143,7 @@ class Session:
             turns=self._turns,
             permits=self._phases,
             planned_short_share=execution.planned_short_share,
+            keeper=keeper,
         )
         if self._options.history is not None:
             run.drafts.inherit(self._options.history, prompts)
