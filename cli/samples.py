@@ -41,7 +41,8 @@ class _Steps(click.ParamType):  # type: ignore[type-arg]
     "--only",
     type=click.Choice(["truncated", "deferred", "long", "short"]),
     default=None,
-    help="Cut off, at the cap or at a short round's cutoff; of prompts that were put off to a long round; of long or of short rounds.",
+    help="Cut off, at the cap or at a short round's cutoff; of prompts put off to a long round; of long or of short "
+    "rounds.",
 )
 @click.option("--search", default=None, metavar="TEXT", help="With this text in prompt or response, in any case.")
 @click.option(

@@ -103,19 +103,19 @@ def forget_after(run_dir: Path, step: int) -> None:
 def read_samples(path: Path, most: int | None = None) -> Iterator[KeptSample]:
     """Yield the first `most` responses of a file, or all. Raises InputError if it is torn or of something else."""
     number = 0
-    try:
-        with opened(path) as file, gzip.GzipFile(fileobj=file) as lines:
+    with opened(path) as file, gzip.GzipFile(fileobj=file) as lines:
+        try:
             for number, line in enumerate(lines, start=1):
                 if most is not None and number > most:
                     return
                 yield _LINE.decode(line)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        why = f"torn after {number} responses ({error})"
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        why = f"damaged in line {number} ({error})"
-    else:
-        return
-    raise InputError(f"is {why}; delete it, or put the whole file back", str(path))
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            why = f"torn after {number} responses ({error})"
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            why = f"damaged in line {number} ({error})"
+        else:
+            return
+        raise InputError(f"is {why}; delete it, or put the whole file back", str(path))
 
 
 ORDERS = ("shortest", "longest", "best", "worst")
