@@ -37,10 +37,9 @@ LAST_CHARACTERS, FEWEST_PHRASES = 8000, 32
 """Of a response its end is looked at, where loops are; a shorter one than so many phrases repeats nothing."""
 
 REPEATS, REPEATING_SHARE = 0.5, 0.25
-"""A response repeats itself if half of its phrases stood in it before (of prose 5 % of the phrases do, of code
-at most 36 %, in 19 of 20 files that were tried). A hint
-needs a quarter of the best responses to do so, and twice the share of the others: a model that loops whatever the
-reward is a fault of another kind."""
+"""A response repeats itself if half of its phrases stood in it before (in 19 of 20 files of prose at most 5 % of
+the phrases do, of code 36 %). A hint needs a quarter of the best responses to do so, and twice the share of the others:
+a model that loops whatever the reward has another fault."""
 
 SHARED_SHARE = 0.5
 """Of the best responses that hold one passage; so common a passage that half as many of the others hold it, too, is a

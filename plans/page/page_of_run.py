@@ -180,8 +180,8 @@ def _texts(texts: Mapping[str, Any]) -> dict[str, Any]:
     """Return responses of a run by step, those to one prompt side by side, and hints of reward hacking."""
     again = texts["prompt"]
     intro = (
-        f"Best, worst and longest response, and another one, of steps out of the {texts['steps']:,} that kept some; "
-        f"rlplan samples shows the others."
+        f"Of the first, a middle and the last of {count(texts['steps'], 'step')} that kept responses: the best, the "
+        "worst, the longest, and others; rlplan samples shows the rest."
     )
     if texts["unreadable"]:
         intro += f" Left out: {'; '.join(texts['unreadable'])}."
