@@ -14,7 +14,7 @@ from ..planner.choose.candidates.solve_options import MAX_NODES, Pass, SolveOpti
 from ..planner.nodes_front import NodesPoint, nodes_front
 from ..planner.solve import solve as solve_documents
 from ..plans.facts.model_shape import shape_of_job
-from ..plans.files.prompt_rows import prompts_to_plan
+from ..plans.files.prompt_rows import prompts_to_plan, read_prompts
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, job_paths, model_folder, objective_of
@@ -214,6 +214,8 @@ def _read(
     cluster = cluster.model_copy(update={"pools": {**cluster.pools, **fewer}})
     paths = job_paths(job, job_path)
     prompts = prompts_to_plan(job, job_path, paths)
+    held_out = paths.evaluation if paths.evaluation is not None and paths.evaluation.is_file() else None
+    evaluated = None if held_out is None else len(read_prompts(held_out, job.reward, "no"))
     pools = [pool for _, pool in sorted(cluster.pools.items())]
     if faults := [fault for fault in unfit(profile, job, paths, pools) if not (force and fault.forcible)]:
         told = (f"{each.message}; {each.remedy}{', or use --force' if each.forcible else ''}" for each in faults)
@@ -233,6 +235,7 @@ def _read(
         seed=seed,
         max_nodes=MAX_NODES if max_nodes is None else max_nodes,
         prompts=prompts,
+        evaluated=evaluated,
         for_any=for_any,
         model=shape_of_job(job, job_path),
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..executor.groups.prepare_group import PreparedGroup
     from ..executor.placement.run_placement import Placement
     from ..executor.prepare import Execution, Options
+    from ..executor.records.trackers import TrackerName
     from ..plans.check.finding import Finding
 
 
@@ -102,6 +103,15 @@ if TYPE_CHECKING:
     help="Responses of each step that are kept for rlplan samples: whole prompts, drawn by lot, and beside them the "
     "longest, the best and the worst that were trained. all: every one; 0: none.",
 )
+@click.option(
+    "--tracker",
+    "trackers",
+    multiple=True,
+    type=click.Choice(["tensorboard", "wandb", "mlflow"]),
+    default=["tensorboard"],
+    show_default=True,
+    help="What takes the run's figures beside its trace; can be given several times.",
+)
 @click.option("--group", default=None, help="Which group of a plan of groups to run; needed if it has several.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def execute_command(
@@ -121,6 +131,7 @@ def execute_command(
     no_speed_check: bool,
     speed_check_every: int | None,
     samples: int | None,
+    trackers: tuple[TrackerName, ...],
     group: str | None,
     as_json: bool,
 ) -> int:
@@ -144,8 +155,10 @@ def execute_command(
     is checked without them, and told to need them (exit code 0).
     A plan that does not fit in memory is not started (exit code 1).
     """
+    from ..executor.records.trackers import must_be_installed
     from ..plans.yaml.yaml_io import document_kind
 
+    must_be_installed(trackers)
     of_groups = [plan for plan in plans if document_kind(plan) == "rlplan_groups"]
     if of_groups:
         if len(plans) > 1:
@@ -157,7 +170,7 @@ def execute_command(
 
         options = Options(
             steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience,
-            drain_queue=not no_drain, samples=samples,
+            drain_queue=not no_drain, samples=samples, trackers=trackers,
         )  # fmt: skip
         return _execute_groups(of_groups[0], group, out, options, dry_run, as_json)
     if group is not None:
@@ -182,7 +195,7 @@ def execute_command(
     options = Options(
         steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience, remembered,
         drain_queue=not no_drain,
-        speed_check=not no_speed_check, speed_check_every=speed_check_every, samples=samples,
+        speed_check=not no_speed_check, speed_check_every=speed_check_every, samples=samples, trackers=trackers,
     )  # fmt: skip
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)

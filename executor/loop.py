@@ -1,6 +1,7 @@
 """One step of synchronous training: the algorithm.
 
-Sync weights (engines wake), roll out, train (engines sleep), alarm, record; then begin a checkpoint where one is due.
+Sync weights (engines wake), evaluate where that is due, roll out, train (engines sleep), alarm, record; then begin a
+checkpoint where one is due.
 Invariants:
 - weights reach the engines before a round and do not change in it; every trained sample carries their version;
 - the schedule, the timeouts, the trainer and the trace agree at each step's end; a checkpoint holds all of them;
@@ -11,17 +12,22 @@ Invariants:
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
+from ..plans.schema.planned_rounds import RoundRollout
 from ..plans.yaml.errors import RunFailed
 from ..traces.trace_events import Step
+from .engines.engine_handle import EngineHandle
 from .groups.member_phases import begin_phase, end_phase, switched_in, units_of_round
 from .memory.device_turns import TurnsTook
 from .records.run_record import StepSeconds, step_record
+from .rollout.evaluation import Evaluator
 from .rollout.round_runner import RoundOptions
 from .rollout.round_samples import reward_executions, train_groups
 from .rollout.round_scoring import unscored
 from .run import TrainingRun
 from .trainer.trainer_group import TrainerDied, while_trainer_lives
+from .weights.transfer import Sent
 
 
 async def step(run: TrainingRun) -> Step | None:
@@ -42,22 +48,19 @@ async def _step(run: TrainingRun) -> Step:
     planned, version = run.settings.of_round(round_kind), f"{run.name}:{run.step_number}"
 
     # Sync weights.
-    checked = run.step_number % run.settings.checksum_every == 0
     engines = run.fleet.engines(planned.rollout.layout)
     units = await units_of_round(run, engines)
     engines = engines if units is None else units.here
     later = [engine for layout in planned.layouts[1:] for engine in run.fleet.engines(layout)]
-    sending = await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines, later))
-    sent = await run.weights.sync(engines, version, checked, lambda: run.turns.to_sending(run, engines))
-    run.tell_way(sent)
-    mismatches = sent.mismatches
-    for death in run.fleet.take_missed():
-        run.event("restart", whom=death.engine.name, reason=death.reason)
-    if mismatches:
-        raise RunFailed(f"{mismatches} engines received other weights than the trainer sent at step {version}")
-    decoding = await while_trainer_lives(run.trainer, run.turns.to_decoding(run, engines))
+    sent, sending, decoding = await _send_weights(run, engines, later, version)
     began += switched_in(run, sending.engines_s + decoding.engines_s)
     synced = time.perf_counter()
+
+    # Evaluate: its seconds are in no phase of the step.
+    if run.evaluator is not None and run.evaluator.due(run.step_number):
+        await _evaluate(run, run.evaluator, planned.rollout, version)
+        evaluated_s = time.perf_counter() - synced
+        began, synced = began + evaluated_s, synced + evaluated_s
 
     # Roll out.
     machine = run.schedule.begin()
@@ -122,7 +125,48 @@ async def _step(run: TrainingRun) -> Step:
     return record
 
 
+async def _send_weights(
+    run: TrainingRun, engines: Sequence[EngineHandle], later: Sequence[EngineHandle], version: str
+) -> tuple[Sent, TurnsTook, TurnsTook]:
+    """Give `engines` the run's weights and let them decode; `later`: others that the round needs. What was sent, and
+    what the turns before and after it took. Raises TrainerDied, RunFailed."""
+    checked = run.step_number % run.settings.checksum_every == 0
+    sending = await while_trainer_lives(run.trainer, run.turns.to_sending(run, engines, later))
+    sent = await run.weights.sync(engines, version, checked, lambda: run.turns.to_sending(run, engines))
+    run.tell_way(sent)
+    for death in run.fleet.take_missed():
+        run.event("restart", whom=death.engine.name, reason=death.reason)
+    if sent.mismatches:
+        raise RunFailed(f"{sent.mismatches} engines received other weights than the trainer sent at step {version}")
+    return sent, sending, await while_trainer_lives(run.trainer, run.turns.to_decoding(run, engines))
+
+
+async def _evaluate(run: TrainingRun, evaluator: Evaluator, how: RoundRollout, version: str) -> None:
+    """Evaluate the weights that engines hold as `version`. Raises TrainerDied, RunFailed."""
+    tag = f"{run.name}/evaluation-{run.step_number}/{run.trainer_restarts}"
+    evaluation = evaluator.evaluate(run.step_number, how.layout, version, run.weights.join, tag, how.max_num_seqs)
+    run.evaluated(await while_trainer_lives(run.trainer, evaluation))
+
+
+async def evaluate_last(run: TrainingRun) -> None:
+    """Evaluate the weights that the run ends with, unless that was done. If the trainer dies in it, the run is back at
+    its last checkpoint. Raises RunFailed."""
+    if run.evaluator is None or not run.evaluator.due(run.step_number, at_end=True):
+        return
+    how, version = run.settings.of_round("short").rollout, f"{run.name}:{run.step_number}"
+    engines = run.fleet.engines(how.layout)
+    try:
+        await begin_phase(run, "rollout")
+        await _send_weights(run, engines, [], version)
+        await _evaluate(run, run.evaluator, how, version)
+        run.weights.retire()
+        await end_phase(run)
+    except TrainerDied as death:
+        await run.recover(death)
+
+
 async def checkpoint_if_due(run: TrainingRun, every_steps: int) -> None:
     """Begin a checkpoint if one is due or the last one could not be written; the next step may go on meanwhile."""
-    if run.checkpoint_due(every_steps) or run.checkpoint_fault is not None:
+    evaluated = run.evaluator is not None and run.evaluator.due(run.step_number)  # so that its weights are there
+    if evaluated or run.checkpoint_due(every_steps) or run.checkpoint_fault is not None:
         await run.begin_checkpoint()

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from ..plans.check.plan_check import CheckedPlan, open_plan
 from ..plans.facts.executable import unsupported
-from ..plans.files.prompt_rows import data_file, enough_prompts
+from ..plans.files.prompt_rows import data_file, enough_prompts, evaluation_file, read_prompts
 from ..plans.files.reward_function import must_be_callable
 from ..plans.schema.cluster import Pool
 from ..plans.schema.plan import Plan, load_plan
@@ -23,6 +23,7 @@ from ..plans.yaml.yaml_io import error_at
 from .drafts.history_store import saved_history
 from .placement.run_placement import DoesNotFit, Placement, run_placement
 from .records.execution_folder import check_folder
+from .records.trackers import TrackerName
 
 SHARED: tuple[tuple[str, ...], ...] = (
     ("job", "rounds", "short", "rollout", "pool"),
@@ -78,7 +79,8 @@ class Options:
     responses drafts begin with; None: with none. `drain_queue`: after `steps` steps further long rounds train the
     prompts that wait for one. `speed_check`: how fast the machine is beside when it was profiled is measured before the
     first step, and every `speed_check_every` steps (None: not again). `samples`: how many responses of a step are kept
-    for people to read (records/sample_keeper.py); None: all.
+    for people to read (records/sample_keeper.py); None: all. `trackers` take the runs'
+    figures beside the trace.
     """
 
     steps: int
@@ -93,6 +95,7 @@ class Options:
     speed_check: bool = True
     speed_check_every: int | None = None
     samples: int | None = 16
+    trackers: tuple[TrackerName, ...] = ("tensorboard",)
 
 
 def prepare(
@@ -124,6 +127,8 @@ def prepare(
             )
     must_be_callable(first.checked.job, first.checked.job_path)
     enough_prompts(first.checked.job, data_file(first.checked.job, first.checked.job_path), progress=progress)
+    if (held_out := evaluation_file(first.checked.job, first.checked.job_path)) is not None:
+        read_prompts(held_out, first.checked.job.reward)
     return executions
 
 

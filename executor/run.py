@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from ..plans.schema.job import Job
 from ..plans.schema.planned_job import PlannedJob
 from ..plans.yaml.errors import InputError, RunFailed
@@ -24,8 +26,8 @@ from ..rounds.machines.round import Round
 from ..rounds.schedule import Schedule
 from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import PoolTimeouts
-from ..traces.report_state import drift_text
-from ..traces.trace_events import Step
+from ..traces.report_state import drift_text, evaluation_text
+from ..traces.trace_events import Evaluation, Step
 from .configuration import run_settings
 from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
@@ -34,7 +36,9 @@ from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import RunCheckpoints, load_checkpoint
 from .records.run_record import DriftWatch, Recorder
 from .records.sample_keeper import SampleKeeper, ended_samples
+from .records.trackers import TrackerName, Trackers
 from .rollout.engine_change import round_tail
+from .rollout.evaluation import Evaluator
 from .rollout.round_drafts import RunDrafts
 from .rollout.round_lever import BalancedRound, RoundLever
 from .rollout.round_runner import RoundRunner
@@ -67,8 +71,10 @@ class TrainingRun:
         permits: MemberPhases | None = None,
         planned_short_share: float | None = None,
         keeper: SampleKeeper | None = None,
+        evaluator: Evaluator | None = None,
+        trackers: Sequence[TrackerName] = (),
     ) -> None:
-        self.name, self.permits = name, permits
+        self.name, self.permits, self.evaluator = name, permits, evaluator
         self.settings = run_settings(planned, job)
         self.fleet, self.runner, self.trainer = fleet, runner, trainer
         self.turns = turns or no_turns()
@@ -81,7 +87,7 @@ class TrainingRun:
         self.checkpoints = RunCheckpoints(run_dir, trainer, self.event)
         self.updating = False
         """The trainer has begun to change, and the step is not written down yet."""
-        self._job, self._prompt_ids, self._run_dir = job, prompt_ids, run_dir
+        self._job, self._prompt_ids, self._run_dir, self._tracker_names = job, prompt_ids, run_dir, tuple(trackers)
         self._recorder: Recorder | None = None
         self._keeper = keeper  # of responses for people to read
         self._began = time.perf_counter()
@@ -99,7 +105,9 @@ class TrainingRun:
         The trainer must be started before.
         """
         self.weights_path.parent.mkdir(parents=True, exist_ok=True)
-        self._recorder = Recorder(self._run_dir)
+        self._recorder = Recorder(
+            self._run_dir, Trackers(self._tracker_names, self._run_dir, self.name, self.checkpoints.notes.append)
+        )
         began = time.monotonic()
         if resume:
             self._elapsed_before_s = float((await self._despite_deaths(self._load))["elapsed_s"])
@@ -203,8 +211,14 @@ class TrainingRun:
             self.checkpoints.notes.append(drift_text(*drift))
         self._skipped.stop_if_lost(record.metrics, record.step, self.checkpoints.saved_step)
 
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Write an evaluation down."""
+        assert self._recorder is not None
+        self._recorder.evaluation(self._elapsed_s(), evaluation)
+        self.checkpoints.notes.append(evaluation_text(structs.asdict(evaluation)))
+
     def progress(self) -> Progress:
-        """Counts of the round in progress."""
+        """Counts of the round in progress, be it of an evaluation."""
         return self.runner.progress
 
     @property

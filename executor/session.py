@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..plans.phrases.numbers import count
 from .configuration import configuration
 from .engines.engine_handle import EngineDied, EngineHandle
 from .engines.fleet import Fleet
@@ -30,6 +31,7 @@ from .records.execution_folder import begin_folder
 from .records.sample_keeper import SampleKeeper
 from .rewards.judge_pool import JudgePool, judge_config
 from .rewards.local_scoring import try_functions
+from .rollout.evaluation import Evaluator
 from .rollout.prompts import PromptText, load_prompts, load_tokenizer, response_text
 from .rollout.reward_sum import RewardSum
 from .rollout.round_runner import RoundRunner
@@ -113,20 +115,31 @@ class Session:
         self._phases: MemberPhases | None = None
         if member is not None:
             self._phases = MemberPhases(member.permits, self._turns, member.engine_units(placement))
-        runner = RoundRunner(
-            self._fleet,
-            self._rewards,
-            prompts,
-            partial(response_text, tokenizer),
-            temperature=job.rollout.temperature,
-            stall_s=options.stall_s,
-        )
-        self._runs = [self._run(execution, runner, trainers[execution.name], prompts) for execution in executions]
+
+        def runner(prompts: Mapping[str, PromptText], temperature: float) -> RoundRunner:
+            decode = partial(response_text, tokenizer)
+            return RoundRunner(
+                self._fleet, self._rewards, prompts, decode, temperature=temperature, stall_s=options.stall_s
+            )
+
+        self._evaluated: tuple[list[str], RoundRunner] | None = None
+        if job.evaluate is not None:
+            assert paths.evaluation is not None, "prepare has looked for it"
+            held_out = load_prompts(paths.evaluation, tokenizer, job.rollout.max_prompt_tokens, job.reward)
+            self._evaluated = list(held_out), runner(held_out, job.evaluate.temperature)
+            trained = {prompt.tokens for prompt in prompts.values()}
+            if both := sum(prompt.tokens in trained for prompt in held_out.values()):
+                watcher.note(f"evaluate.data: {both} of its {count(len(held_out), 'prompt')} are trained on, too")
+        rounds = runner(prompts, job.rollout.temperature)
+        self._runs = [self._run(execution, rounds, trainers[execution.name], prompts) for execution in executions]
 
     def _run(
         self, execution: Execution, runner: RoundRunner, trainer: TrainerGroup, prompts: Mapping[str, PromptText]
     ) -> TrainingRun:
-        job = execution.checked.job
+        job, evaluator = execution.checked.job, None
+        if job.evaluate is not None and self._evaluated is not None:
+            seed = job.algorithm.seed if job.rollout.seed_per_sample else None
+            evaluator = Evaluator(job.evaluate, *self._evaluated, job.rollout.max_response_tokens, seed)
         keeper = SampleKeeper(
             execution.run_dir, self._options.samples, job.algorithm.seed, job.algorithm.name, prompts,
             partial(response_text, self._tokenizer),
@@ -144,6 +157,8 @@ class Session:
             permits=self._phases,
             planned_short_share=execution.planned_short_share,
             keeper=keeper,
+            evaluator=evaluator,
+            trackers=self._options.trackers,
         )
         if self._options.history is not None:
             run.drafts.inherit(self._options.history, prompts)

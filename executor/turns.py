@@ -19,15 +19,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
 from ..plans.phrases.numbers import count
 from ..plans.yaml.errors import RunFailed
 from ..traces.trace_events import Step
 from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
-from .loop import checkpoint_if_due, step
+from .loop import checkpoint_if_due, evaluate_last, step
 from .placement.actor_placer import ActorPlacer
 from .prepare import Options
 from .processes.stopping import StopRequests, stop_requests
@@ -35,6 +35,8 @@ from .rollout.round_samples import Progress
 from .run import TrainingRun
 from .speed_check import SpeedCheck
 from .trainer.trainer_group import TrainerDied
+
+Result = TypeVar("Result")
 
 
 class Leaving:
@@ -105,6 +107,9 @@ async def take_turns(
             while True:
                 await _until(runs, options, watcher, stop, leaving, speed)
                 for run in runs:
+                    if _done(run, options) and not stop.at_round_end.is_set():
+                        await _unless_left(run, evaluate_last(run), stop)
+                for run in runs:
                     await (run.rescue() if stop.at_round_end.is_set() else run.checkpoint())
                     tell_faults(run, watcher)
                 # A trainer that died while it wrote the last checkpoint took its run back: then there is more to do.
@@ -146,7 +151,7 @@ async def _until(
             if run.step_number >= options.steps and not run.schedule.draining:
                 _drain(run, watcher)
             watcher.round_begins(run.name, run.schedule.next_kind(), run.step_number + 1, run.progress)
-            abandoned, record = await _step_unless_left(run, stop)
+            abandoned, record = await _unless_left(run, step(run), stop)
             if abandoned:
                 watcher.note(f"{run.name}: left the round of step {run.step_number + 1}")
             elif record is None:
@@ -176,9 +181,11 @@ def _drain(run: TrainingRun, watcher: Watcher) -> None:
     )
 
 
-async def _step_unless_left(run: TrainingRun, stop: StopRequests) -> tuple[bool, Step | None]:
-    """(whether a signal made the run leave its round, the record that `step` returned)."""
-    taken = asyncio.ensure_future(step(run))
+async def _unless_left(
+    run: TrainingRun, doing: Coroutine[Any, Any, Result], stop: StopRequests
+) -> tuple[bool, Result | None]:
+    """(whether a signal made the run leave its round, what `doing` returned)."""
+    taken = asyncio.ensure_future(doing)
     leave = asyncio.ensure_future(stop.immediately.wait())
     try:
         await asyncio.wait({taken, leave}, return_when=asyncio.FIRST_COMPLETED)

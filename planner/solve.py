@@ -204,7 +204,7 @@ def _solve_at(
         decided = balanced(search, decided)
     warn_of_few_prompts(search, decided.cycle, options.prompts)
     progress("writing the plan", 0.99)
-    predicted, assumed = predict(search, decided, job, trace, reward_table, options.seed)
+    predicted, assumed = predict(search, decided, job, trace, reward_table, options.seed, options.evaluated)
     why = explain(search, decided, job, predicted, assumed_why(assumed, trace, reward_table))
     planned = planned_job(search, decided.cycle, job, predicted, why)
     plan = write_plan(planned, predicted, solver_facts(search, decided, options), inputs, reward_table, began)

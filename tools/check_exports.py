@@ -36,7 +36,7 @@ SOURCES = {
     "slime": "slime-0.3.1",
     "trl": "",
 }
-STARTED = ("verl.trainer.main_ppo", "skyrl.train.entrypoints.main_base", "openrlhf.cli.train_ppo_ray", "/train.py")
+STARTED = ("verl.trainer.main_ppo", "main_rlplan.py", "main_base", "openrlhf.cli.train_ppo_ray", "/train.py")
 ADDED = {
     "slime": ["--rollout-batch-size", "32"],
     "openrlhf": ["--reward.remote_url", "reward.py", "--algo.advantage.estimator", "reinforce"],

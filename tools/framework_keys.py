@@ -28,6 +28,7 @@ Row = tuple[str, object, str]
 
 DEAD: dict[str, dict[str, str]] = {
     "verl": {
+        "actor_rollout_ref.actor.grad_clip": "engines clip by actor_rollout_ref.actor.optim.clip_grad",
         "actor_rollout_ref.rollout.over_sample_rate": "nothing reads it: the rate is declared, no sample is aborted",
         "actor_rollout_ref.rollout.checkpoint_engine.backend": "the synchronous trainer sets it to naive",
         "algorithm.filter_groups.max_num_gen_batches": "ignored with a warning; use max_inflight_gen_batches",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..plans.phrases.numbers import deviation
 from ..plans.schema.predicted_limit import HardwareLimit
 from .report_rounds import drafts_report, length_quantiles, overlap, reward_parts, round_timeline, tail, waste
-from .report_state import incidents, run_state
+from .report_state import evaluations, incidents, run_state
 from .report_steps import checkpoint_costs, coverage, missing_engines, series, spreads, waits
 from .report_texts import texts_report
 from .run_log import Run, readable_runs
@@ -85,6 +85,7 @@ def _measured(run: Run, baseline: Run | None) -> dict[str, Any]:
         "reward_first": _reward(steps[:fifth]),
         "reward_last": _reward(steps[-fifth:]),
         "rewards": [step.reward_mean for step in steps],
+        "evaluations": evaluations(run.log.events),
         "trained_mean_tokens": sum(s.trained_tokens for s in steps) / max(1, sum(s.trained_samples for s in steps)),
         "cut_share": _cut_share(run),
         "max_over_median_tokens": _max_over_median(steps),

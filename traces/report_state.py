@@ -7,12 +7,15 @@ last line of its trace distinguishes it from a run that still goes on.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from ..plans.phrases.numbers import count
-from .trace_events import MOST, Step, StepEvent
+import msgspec
+from msgspec import structs
+
+from ..plans.phrases.numbers import count, seconds
+from .trace_events import MOST, Evaluation, Step, StepEvent
 
 State = Literal["finished", "stopped", "failed", "open"]
 
@@ -69,6 +72,27 @@ def ago(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}s"
     return f"{seconds:.0f} s"
+
+
+def evaluations(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A run's evaluations by step, each as its event has it; of weights that were evaluated twice the later one."""
+    by_step = {event["step"]: event for event in events if event["event"] == "evaluation"}
+    return [structs.asdict(msgspec.convert(event, Evaluation, str_keys=True)) for _, event in sorted(by_step.items())]
+
+
+def evaluation_text(evaluation: Mapping[str, Any]) -> str:
+    """An evaluation (trace_events.Evaluation, as a mapping) in one line."""
+
+    def figure(value: float | None, error: float | None) -> str:
+        return "unknown" if value is None else f"{value:.3f}" + ("" if error is None else f" ± {error:.3f}")
+
+    passes = "".join(f", pass@{k} {figure(*chance)}" for k, chance in evaluation["pass_at"].items())
+    failed = f"; {count(evaluation['failed'], 'prompt')} could not be scored" if evaluation["failed"] else ""
+    return (
+        f"evaluation after {count(evaluation['step'], 'step')}: reward {figure(*evaluation['reward'])}{passes} "
+        f"({count(evaluation['prompts'], 'prompt')} x {evaluation['samples']}, {evaluation['mean_tokens']:.0f} tokens, "
+        f"{seconds(evaluation['seconds'])}){failed}"
+    )
 
 
 def drift_text(planned: float, measured: float, rounds: float) -> str:

@@ -190,6 +190,25 @@ class Drafts(Struct, kw_only=True):
             raise ValueError(f"drafts of step {self.step} have no counts by place")
 
 
+class Evaluation(Struct, kw_only=True):
+    """An evaluation of the weights after `step` updates: `prompts` with `samples` responses each, all by these weights.
+
+    `reward` is the mean over prompts of the mean reward of their responses (avg@n), `pass_at` by k the mean chance that
+    one of k responses passes; each with its standard error over prompts (None of one prompt), as `seconds` are those of
+    the round. `failed` prompts could not be scored. Lengths in tokens; `truncated` is a share of the responses.
+    """
+
+    step: Count
+    prompts: Count
+    samples: Count
+    reward: tuple[Number, Number | None]
+    pass_at: dict[int, tuple[Number, Number | None]]
+    mean_tokens: Seconds
+    truncated: Seconds
+    failed: Count
+    seconds: Seconds
+
+
 class _Resume(Struct):
     step: Count
 
@@ -202,7 +221,8 @@ class Head(Struct):
 
 
 TYPES: dict[str, type[Struct]] = {
-    "streamed": Streamed, "tail": Tail, "balanced": Balanced, "drafts": Drafts, "resume": _Resume,
+    "streamed": Streamed, "tail": Tail, "balanced": Balanced, "drafts": Drafts, "evaluation": Evaluation,
+    "resume": _Resume,
 }  # fmt: skip
 """By name, what else is checked: these events are read as their JSON objects, too."""
 

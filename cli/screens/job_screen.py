@@ -132,6 +132,7 @@ def render(plan: Plan, path: str, notes: Sequence[str], width: int) -> Renderabl
         _side_by_side([_memory(plan), front_table(plan)], wide),
         *_held_by(plan),
         *_checkpoint(plan),
+        *_evaluation(plan),
         _lengths(plan, wide),
         *_length_basis(plan),
         *_errors(plan),
@@ -265,6 +266,19 @@ def _checkpoint(plan: Plan) -> list[Text]:
         "training goes on"
     )
     return [_named("checkpoint", text)]
+
+
+def _evaluation(plan: Plan) -> list[Text]:
+    """What the job's evaluations take, beside the steps."""
+    evaluation = plan.predicted.evaluation
+    if evaluation is None:
+        return []
+    share = evaluation.seconds / (evaluation.every_steps * plan.predicted.step_s.mean)
+    text = (
+        f"{count(evaluation.prompts, 'prompt')} x {evaluation.samples} in {seconds(evaluation.seconds)}, beside the "
+        f"steps, after every {evaluation.every_steps} of them: {percent(share)} of their time"
+    )
+    return [_named("evaluation", text)]
 
 
 def _errors(plan: Plan) -> list[Text]:

@@ -28,6 +28,7 @@ from ...plans.phrases.numbers import (
 )
 from ...plans.phrases.sentences import PHASE_NAMES, as_trained_text, exposed_text, one_line, source_text
 from ...plans.phrases.tables import right, text_lines
+from ...traces.report_state import evaluation_text
 from .bars import spark
 
 _INCIDENTS = 8
@@ -71,6 +72,8 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     lines += _coverage(detail)
     first, last = (_figure(detail[key], "{:.3f}".format) for key in ("reward_first", "reward_last"))
     lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}  first and last fifth of the steps")
+    for evaluated in detail.get("evaluations", ()):
+        lines.append(f"  {evaluation_text(evaluated)}")
     for name, part in (detail.get("reward_parts") or {}).items():
         others = ", ".join(f"{one_line(o)} {n}" for o, n in part["outcomes"].items() if o != "ok")
         mean = _figure(part["mean"], "{:.3f}".format)

@@ -1,4 +1,4 @@
-"""The record of a run: of each step, and how it goes into the JSONL trace and TensorBoard files."""
+"""The record of a run: of each step, and how it goes into the JSONL trace and to trackers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from ...rounds.schedule import Schedule
 from ...rounds.timeouts import PoolTimeouts
 from ...traces.run_log import TRACE
 from ...traces.trace import TraceWriter
-from ...traces.trace_events import Step
+from ...traces.trace_events import Evaluation, Step
 from ..rollout.round_samples import RolloutResult
 from ..rollout.round_scoring import unscored
 from ..weights.transfer import Sent
 from .execution_folder import written
 from .sample_keeper import Ended, parts_record
+from .trackers import Trackers, evaluation_figures, step_figures
 
 
 class StepSeconds(NamedTuple):
@@ -116,16 +117,12 @@ class DriftWatch:
 
 
 class Recorder:
-    """Writes a run's trace and TensorBoard files under its folder."""
+    """Writes a run's trace under its folder, and gives its figures to `trackers`."""
 
-    def __init__(self, run_dir: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._path = run_dir / TRACE
+    def __init__(self, run_dir: Path, trackers: Trackers) -> None:
+        self._trackers, self._path = trackers, run_dir / TRACE
         with self._written():
             self._trace = TraceWriter(self._path)
-        with written(run_dir / "tensorboard"):
-            self._board: Any = SummaryWriter(log_dir=str(run_dir / "tensorboard"))
 
     def event(self, event: str, t_s: float, /, **fields: Any) -> None:
         """Append one event and make it durable. Raises RunFailed if the disk does not take it."""
@@ -171,28 +168,15 @@ class Recorder:
     def step(self, t_s: float, record: Step) -> None:
         """Append a step and its scalars, durably."""
         self.event("step", t_s, **structs.asdict(record))
-        timeouts = record.timeouts or {}
-        scalars = {
-            "reward/mean": record.reward_mean,
-            "time/step_s": record.total_s,
-            "time/rollout_s": record.rollout_s,
-            "time/reward_exposed_s": record.reward_exposed_s,
-            "time/train_s": record.train_s,
-            "time/sync_s": record.sync_s,
-            "tokens/max": record.max_tokens,
-            "tokens/median": record.median_tokens,
-            "queue/deferred": record.deferred,
-            **{f"reward/{name}": timeouts[name] for name in ("timeouts", "cut") if name in timeouts},
-            **{f"train/{name}": value for name, value in record.metrics.items()},
-        }
-        # TensorBoard files are for looking at: a disk that is full for a while must not end the run through them.
-        with contextlib.suppress(OSError):
-            for name, value in scalars.items():
-                self._board.add_scalar(name, value, record.step)
+        self._trackers.log(record.step, step_figures(record))
+
+    def evaluation(self, t_s: float, evaluation: Evaluation) -> None:
+        """Append an evaluation and its scalars, durably."""
+        self.event("evaluation", t_s, **structs.asdict(evaluation))
+        self._trackers.log(evaluation.step, evaluation_figures(evaluation))
 
     def close(self) -> None:
         """Close both. What matters was made durable when it was written; a full disk may keep the rest."""
-        with contextlib.suppress(OSError):
-            self._board.close()
+        self._trackers.close()
         with contextlib.suppress(OSError):
             self._trace.close()

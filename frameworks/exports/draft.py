@@ -18,16 +18,23 @@ from ...plans.facts.trainer_setup import Framework
 from ...plans.phrases.numbers import digits, percent
 from ...plans.phrases.sentences import listed
 from ...plans.schema.cluster import Cluster, Pool, load_cluster
-from ...plans.schema.job import Job, load_job
+from ...plans.schema.job import Job, load_job, model_folder
 from ...plans.schema.levers import UpdateLayout
 from ...plans.schema.plan import Plan, load_plan
 from ...plans.schema.reward_spec import WORKER_KINDS
+from ...plans.yaml.errors import InputError
 from ...plans.yaml.input_files import read_text
 from ..keys.key_table import key_table
 
 ExportStatus = Literal["mapped", "approximated", "not expressible"]
 Price = Callable[[Mapping[str, Any]], float | None]
 """Share by which a step takes longer with other values of the plan, by dotted path; None: it cannot be simulated."""
+
+
+class Here(str):
+    """A path relative to the export's folder. run.sh makes it absolute: Ray's workers may run in other folders."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,13 @@ class ExportSource:
         plan = load_plan(path)
         folder = path.parent
         job, cluster = load_job(folder / plan.inputs.job.path), load_cluster(folder / plan.inputs.cluster.path)
+        planned, asked = plan.job.issue, job.rollout
+        if (planned.prompts_per_step, planned.samples_per_prompt) != (asked.prompts_per_step, asked.samples_per_prompt):
+            raise InputError(
+                f"is for {planned.prompts_per_step} prompts of {planned.samples_per_prompt} samples a step, and its "
+                f"job now asks for {asked.prompts_per_step} of {asked.samples_per_prompt}; solve again",
+                str(path),
+            )
         return cls(path, plan, job, cluster, out)
 
     @property
@@ -82,29 +96,38 @@ class ExportSource:
         return read_text(self.path)
 
     @property
+    def job_path(self) -> Path:
+        """job.yaml."""
+        return self.path.parent / self.plan.inputs.job.path
+
+    @property
     def job_folder(self) -> Path:
         """The folder of job.yaml, to which its paths are relative."""
-        return (self.path.parent / self.plan.inputs.job.path).parent
+        return self.job_path.parent
 
     @property
     def model(self) -> str:
         """The model's hub id, or its folder as seen from the export's."""
-        return (
-            self._seen(self.job.model.path) if (self.job_folder / self.job.model.path).is_dir() else self.job.model.path
-        )
+        folder = model_folder(self.job, self.job_path)
+        return self.job.model.path if folder is None else self._seen(folder)
 
     @property
     def data(self) -> str:
         """The file of rows as seen from the export's folder."""
-        return self._seen(self.job.data.path or "data.jsonl")
+        return self._seen(Path(self.job.data.path or "data.jsonl").expanduser())
+
+    @property
+    def job_file(self) -> str:
+        """job.yaml as seen from the export's folder."""
+        return self._seen(self.job_path.name)
 
     @property
     def reward_folder(self) -> str:
         """The folder in which the job's reward function is looked for, as seen from the export's."""
         return self._seen(".")
 
-    def _seen(self, path: str) -> str:
-        return Path(os.path.relpath((self.job_folder / path).resolve(), self.out.resolve())).as_posix()
+    def _seen(self, path: str | Path) -> Here:
+        return Here(Path(os.path.relpath((self.job_folder / path).resolve(), self.out.resolve())).as_posix())
 
     @property
     def pool(self) -> Pool:
@@ -145,10 +168,20 @@ class ExportSource:
 
     @property
     def gpus_per_node(self) -> int:
-        """Accelerators of a node that the job uses."""
+        """Accelerators of a node that the job uses; those of its trainers where they have a pool of their own."""
         train, rollout = self.train, self.plan.job.rounds.short.rollout
+        if self.plan.job.placement is not None:
+            return min(self.train_pool.accelerators.per_node, train.accelerators)
         used = max(train.accelerators, rollout.engines * rollout.tp)
         return min(self.pool.accelerators.per_node, used)
+
+    @property
+    def shared_gpus(self) -> tuple[int, int]:
+        """(nodes, accelerators of each) for a framework that decodes where it trains: the larger of both pools."""
+        rollout = self.plan.job.rounds.short.rollout
+        engines = self.nodes, min(self.pool.accelerators.per_node, rollout.engines * rollout.tp)
+        trainers = self.train_nodes, min(self.train_pool.accelerators.per_node, self.train.accelerators)
+        return max(engines, trainers, key=lambda each: each[0] * each[1])
 
     @property
     def longest_tokens(self) -> int:
@@ -237,6 +270,44 @@ class ExportDraft(SettingsDraft):
         return otherwise if share is None else f"{share:+.1%} time a step, simulated"
 
     # --- Decisions that most frameworks take alike ---
+
+    def token_mean(self, key: str, value: Any) -> None:
+        """The loss as a sum over tokens, divided by the plan's tokens: the job's own, or that but for a constant."""
+        job, tokens = self.source.job, self.source.plan.job.loss.tokens
+        if job.algorithm.loss_aggregation == "token-mean":
+            self.map("loss", key, value, f"{value}, over the plan's {tokens:,} tokens a step")
+        else:
+            over = job.rollout.samples_per_step * job.rollout.max_response_tokens
+            self.approximate("loss", key, value, f"divides by the plan's {tokens:,} tokens a step, not by {over:,}: "
+                             f"gradients are {over / tokens:.3g} times as large, which AdamW undoes, and "
+                             "max_grad_norm does not")  # fmt: skip
+
+    def rows(self) -> None:
+        """Whether the file of rows is here."""
+        if not (self.source.job_folder / Path(self.source.job.data.path or "data.jsonl").expanduser()).is_file():
+            self.note("data.path", "not expressible", f"the rows are not here yet; put them at {self.source.data}, as "
+                      "seen from the export")  # fmt: skip
+
+    def replicas(self, replicas: int) -> None:
+        """Whether replicas have equal shares of a step's samples."""
+        samples = self.source.job.rollout.samples_per_step
+        if samples % replicas:
+            self.note("train.dp, issue.samples", "not expressible",
+                      f"{samples} samples a step are no multiple of {replicas} replicas: some are left out, or it "
+                      "stops at the start")  # fmt: skip
+
+    def prompts(self) -> None:
+        """Rows as chat messages, where the framework takes no others."""
+        self.note("data", "approximated", "a prompt of text becomes a user's message in the model's chat template; the "
+                  "plan's engines read it as it is", "prompt", "prepare.py")  # fmt: skip
+
+    def dtype(self, taken: str = "bfloat16") -> None:
+        """The type that the framework computes in, where it has no key for it."""
+        dtype = self.source.job.model.dtype
+        if dtype != taken:
+            self.note("model.dtype", "not expressible", f"it computes in {taken}, not in {dtype}")
+        if self.source.on_cpu:
+            self.note("accelerators", "not expressible", "the plan is for cores, and it needs GPUs")
 
     def engines(self, tp_key: str, engines_key: str | None = None) -> None:
         """TP of engines, and their number, in short and in long rounds."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .draft import ExportDraft, FrameworkExport
-from .own_files import flag_words, override_words, reward_file, rows_file, shell_line
+from .draft import ExportDraft, FrameworkExport, Here
+from .own_files import flag_words, override_words, reward_file, rows_file, run_file, shell_line, skyrl_main
 
 
 def export_skyrl(draft: ExportDraft) -> FrameworkExport:
@@ -12,8 +12,13 @@ def export_skyrl(draft: ExportDraft) -> FrameworkExport:
     draft.plugin = False
     trainer, policy, engine = "trainer.", "trainer.policy.", "generator.inference_engine."
     draft.set(f"{policy}model.path", source.model)
-    draft.set("data.train_data", ["data.parquet"])
-    draft.set("data.val_data", ["data.parquet"])
+    draft.set("data.train_data", [Here("data.parquet")])
+    draft.set("data.val_data", [Here("data.parquet")])
+    draft.prompts()
+    draft.set(f"{trainer}eval_before_train", False)
+    draft.set(f"{trainer}eval_interval", -1)
+    draft.set(f"{trainer}logger", "console")  # its own is Weights & Biases, which wants an account
+    draft.set(f"{trainer}ckpt_path", Here("checkpoints"))  # its own is one for all runs, from which it resumes
     draft.map("issue.prompts_per_step", f"{trainer}train_batch_size", spec.prompts_per_step)
     draft.set(f"{trainer}policy_mini_batch_size", spec.prompts_per_step)
     draft.map("issue.samples_per_prompt", "generator.n_samples_per_prompt", spec.samples_per_prompt)
@@ -37,24 +42,29 @@ def export_skyrl(draft: ExportDraft) -> FrameworkExport:
     if megatron:
         for name, key in (("tp", "tensor_model"), ("pp", "pipeline_model"), ("cp", "context"), ("ep", "expert_model")):
             draft.map(f"train.{name}", f"{policy}megatron_config.{key}_parallel_size", getattr(train, name))
+        if train.sp > 1:
+            draft.note("train.sp", "not expressible", f"sequences are not shared by {train.sp} ranks; take cp")
     else:
         draft.map("train.sp", f"{policy}sequence_parallel_size", train.sp)
         if train.state_copies > 1:
             draft.map("train.state_copies", f"{policy}fsdp_config.fsdp_size", train.shard_ranks)
+    draft.replicas(train.dp)
     draft.map("train.micro_batch_tokens", f"{trainer}max_tokens_per_microbatch", train.micro_batch_tokens)
     draft.map("train.recompute", f"{trainer}gradient_checkpointing", train.recompute != "none")
-    if train.offload:
+    if train.offload and megatron:
+        draft.note("train.offload", "not expressible", "the optimizer's state stays on the GPUs")
+    elif train.offload:
         draft.approximate("train.offload", f"{policy}fsdp_config.cpu_offload", True, "weights lie on the host as well")
     _skyrl_algorithm(draft)
-    kinds = ", ".join(part.kind for part in source.job.reward.parts)
-    draft.note(
-        "reward.kind", "not expressible", f"SkyRL takes rewards from an environment: write one that calls {kinds}"
-    )
+    draft.dtype()
+    draft.reward("environment.env_class", "rlplan")
     draft.levers()
     words = override_words(draft.settings, {})
-    command = shell_line(["python3", "-m", "skyrl.train.entrypoints.main_base"], [*words, '"$@"'])
+    command = 'export PYTHONPATH="$PWD:$PYTHONPATH"\n' + shell_line(["python3", "main_rlplan.py"], [*words, '"$@"'])
     files = {
-        "run.sh": f'set -e\ncd "$(dirname "$0")"\n[ -f data.parquet ] || python3 prepare.py\n{command}',
+        "run.sh": run_file(source, "data.parquet", command),
+        "main_rlplan.py": skyrl_main(),
+        "reward.py": reward_file(source, "skyrl"),
         "prepare.py": rows_file(source, "skyrl"),
     }
     return draft.done(files, "bash run.sh")
@@ -90,6 +100,8 @@ def _skyrl_algorithm(draft: ExportDraft) -> None:
         )
     else:
         draft.map("loss", f"{own}loss_reduction", reduction)
+        if reduction == "seq_mean_token_sum_norm":
+            draft.set(f"{own}max_seq_len", draft.source.job.rollout.max_response_tokens)
     if algorithm.dynamic_sampling:
         draft.map("algorithm.dynamic_sampling", f"{own}dynamic_sampling.type", "filter")
     draft.map("algorithm.mask_truncated", "generator.apply_overlong_filtering", algorithm.mask_truncated)
@@ -97,6 +109,8 @@ def _skyrl_algorithm(draft: ExportDraft) -> None:
     if sampling is not None:
         draft.map("algorithm.importance_sampling", f"{own}off_policy_correction.tis_ratio_type", "token")
         draft.set(f"{own}off_policy_correction.token_tis_ratio_clip_high", sampling.cap)
+        if sampling.beyond == "mask":
+            draft.note("algorithm.importance_sampling.beyond", "not expressible", "tokens beyond the cap count by it")
     draft.map("algorithm.seed", "trainer.seed", algorithm.seed)
 
 
@@ -105,11 +119,11 @@ def export_openrlhf(draft: ExportDraft) -> FrameworkExport:
     source, spec, train = draft.source, draft.source.job.rollout, draft.source.train
     draft.plugin = False
     draft.set("--actor.model_name_or_path", source.model)
-    draft.set("--data.prompt_dataset", "rows.jsonl")
+    draft.set("--data.prompt_dataset", Here("rows.jsonl"))
     draft.set("--data.input_key", "prompt")
     draft.set("--data.label_key", "label")
-    draft.set("--data.apply_chat_template", True)
-    draft.set("--ckpt.output_dir", "output")
+    draft.set("--ckpt.output_dir", Here("output"))
+    draft.set("--ckpt.path", Here("checkpoints"))
     draft.map("issue.prompts_per_step", "--rollout.batch_size", spec.prompts_per_step)
     draft.map("issue.samples_per_prompt", "--rollout.n_samples_per_prompt", spec.samples_per_prompt)
     draft.set("--train.batch_size", spec.samples_per_step)
@@ -145,16 +159,19 @@ def export_openrlhf(draft: ExportDraft) -> FrameworkExport:
         if getattr(train, name) > 1:
             draft.note(f"train.{name}", "not expressible", "DeepSpeed's ZeRO shares out the states in its place")
     draft.set("--ds.packing_samples", True)
+    draft.replicas(train.dp)
     draft.set("--train.dynamic_batch_enable", True)
     draft.map("train.micro_batch_tokens", "--train.max_tokens_per_gpu", -(-train.micro_batch_tokens // shared))
     draft.map("train.recompute", "--actor.gradient_checkpointing_enable", train.recompute != "none")
     draft.map("train.offload", "--ds.adam_offload", train.offload)
     _openrlhf_algorithm(draft)
-    draft.reward("--reward.remote_url", "reward.py")
+    draft.dtype("float16" if source.job.model.dtype == "float16" else "bfloat16")
+    draft.set("--ds.param_dtype", "fp16" if source.job.model.dtype == "float16" else "bf16")
+    draft.reward("--reward.remote_url", Here("reward.py"))
     draft.levers()
     command = shell_line(["python3", "-m", "openrlhf.cli.train_ppo_ray"], [*flag_words(draft.settings), '"$@"'])
     files = {
-        "run.sh": f'set -e\ncd "$(dirname "$0")"\n[ -f rows.jsonl ] || python3 prepare.py\n{command}',
+        "run.sh": run_file(source, "rows.jsonl", command),
         "reward.py": reward_file(source, "openrlhf"),
         "prepare.py": rows_file(source, "openrlhf"),
     }
@@ -175,9 +192,13 @@ def _openrlhf_algorithm(draft: ExportDraft) -> None:
     if algorithm.schedule.kind == "constant" and not algorithm.schedule.warmup_steps:
         draft.map("algorithm.schedule", "--actor.lr_scheduler", "constant")
     else:
-        draft.approximate(
-            "algorithm.schedule", "--actor.lr_scheduler", "cosine_with_min_lr", "warm-up is a share of the run"
-        )
+        schedule = algorithm.schedule
+        kinds = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine_with_min_lr"}
+        draft.approximate("algorithm.schedule", "--actor.lr_scheduler", kinds[schedule.kind],
+                          "a fall takes the whole run; a warm-up is a share of it, here none: add "
+                          "--actor.lr_warmup_ratio")  # fmt: skip
+        if schedule.kind == "cosine":
+            draft.set("--actor.min_lr_ratio", schedule.final_share)
     if algorithm.loss_aggregation == "seq-mean-token-mean":
         draft.map("loss", "--actor.loss_agg_mode", "seq-mean-token-mean")
     else:
@@ -192,5 +213,5 @@ def _openrlhf_algorithm(draft: ExportDraft) -> None:
     if sampling is not None:
         draft.map("algorithm.importance_sampling", "--algo.advantage.is_correction_level", "token")
         draft.set("--algo.advantage.is_correction_mode", "mask" if sampling.beyond == "mask" else "clip")
-        draft.set("--algo.advantage.is_correction_threshold", [sampling.cap])
+        draft.set("--algo.advantage.is_correction_threshold", [0.0, sampling.cap])  # a lower and an upper bound
     draft.map("algorithm.seed", "--train.seed", algorithm.seed)

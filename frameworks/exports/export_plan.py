@@ -27,4 +27,6 @@ def export_plan(
     costs. Raises InputError.
     """
     source = ExportSource.read(Path(path), Path(out))
-    return EXPORTS[framework](ExportDraft(framework, source=source, plugin=plugin, price=price))
+    draft = ExportDraft(framework, source=source, plugin=plugin, price=price)
+    draft.rows()
+    return EXPORTS[framework](draft)

@@ -6,8 +6,8 @@ from typing import Literal
 
 from ...plans.facts.model_names import architecture_of
 from ...plans.facts.model_shape import named_model, tp_divides
-from .draft import ExportDraft, ExportSource, FrameworkExport
-from .own_files import flag_words, reward_file, rows_file, shell_line
+from .draft import ExportDraft, ExportSource, FrameworkExport, Here
+from .own_files import flag_words, reward_file, rows_file, run_file, shell_line
 
 _MODULE = "rlplan.frameworks.slime.slime_rollout"
 _FILTER = "{}.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
@@ -27,11 +27,10 @@ def _export(draft: ExportDraft, name: Literal["slime", "vime"]) -> FrameworkExpo
     source, spec = draft.source, draft.source.job.rollout
     rollout = source.plan.job.rounds.short.rollout
     draft.set("--hf-checkpoint", source.model)
-    draft.set("--ref-load", "torch_dist")
-    draft.set("--prompt-data", "rows.jsonl")
+    draft.set("--ref-load", Here("torch_dist"))
+    draft.set("--prompt-data", Here("rows.jsonl"))
     draft.set("--input-key", "prompt")
     draft.set("--label-key", "label")
-    draft.set("--apply-chat-template", True)
     draft.set("--rollout-shuffle", True)
     apart = source.plan.job.placement is not None
     draft.map("nodes", "--actor-num-nodes", source.train_nodes if apart else max(source.nodes, source.train_nodes))
@@ -41,6 +40,13 @@ def _export(draft: ExportDraft, name: Literal["slime", "vime"]) -> FrameworkExpo
         draft.map("placement.train_pool", "--rollout-num-gpus", rollout.engines * rollout.tp)
     else:
         draft.map("placement", "--colocate", True)
+    schedule = source.job.algorithm.schedule
+    if schedule.decay_steps:
+        draft.map("algorithm.schedule.decay_steps", "--num-rollout", schedule.warmup_steps + schedule.decay_steps)
+    elif source.job.data.prompts:  # one of both must be there; the plug-in trains what waits before the last rollout
+        draft.set("--num-rollout", source.job.data.prompts // spec.prompts_per_step)
+    else:
+        draft.set("--num-epoch", 1)
     draft.map("issue.prompts_per_step", "--rollout-batch-size", spec.prompts_per_step)
     draft.map("issue.samples_per_prompt", "--n-samples-per-prompt", spec.samples_per_prompt)
     draft.set("--global-batch-size", spec.samples_per_step)
@@ -49,7 +55,7 @@ def _export(draft: ExportDraft, name: Literal["slime", "vime"]) -> FrameworkExpo
     draft.map("rollout.temperature", "--rollout-temperature", spec.temperature)
     if draft.plugin and source.plan.job.bias.mode != "sync":
         draft.set("--data-source-path", f"{_MODULE}.PlannedDataSource")
-        draft.set("--custom-config-path", "rlplan.yaml")
+        draft.set("--custom-config-path", Here("rlplan.yaml"))
         draft.rounds("--rollout-function-path", f"{_MODULE}.generate_rollout")
     else:
         _built_in_rounds(draft)
@@ -73,29 +79,36 @@ def _export(draft: ExportDraft, name: Literal["slime", "vime"]) -> FrameworkExpo
             "rounds.rollout.drafts", "not expressible", "write --vllm-speculative-config for the engine's own drafts"
         )
     _trainers(draft)
+    draft.dtype("float16" if source.job.model.dtype == "float16" else "bfloat16")
+    draft.set("--fp16", source.job.model.dtype == "float16")
     _algorithm(draft, name)
     draft.reward("--custom-rm-path", "reward.score_sample")
     draft.levers()
     files = {"reward.py": reward_file(source, "slime"), "prepare.py": rows_file(source, name)}
     if "--custom-config-path" in draft.settings:
-        files |= {"plan.yaml": source.text, "rlplan.yaml": "rlplan_plan: plan.yaml\n"}
-    files["run.sh"] = _script(source, name, shell_line(
-        ["python3", f'"${{{name.upper()}_DIR:?the checkout of {name}}}/train.py"', '"${MODEL_ARGS[@]}"'],
-        [*flag_words(draft.settings), '"$@"'],
-    ))  # fmt: skip
+        files["plan.yaml"] = source.text
+    command = shell_line(
+        ["python3", f'"${name.upper()}_DIR/train.py"', '"${MODEL_ARGS[@]}"'], [*flag_words(draft.settings), '"$@"']
+    )
+    files["run.sh"] = _script(source, name, command, "plan.yaml" in files)
     return draft.done(files, f"{name.upper()}_DIR=path/of/{name} bash run.sh")
 
 
-def _script(source: ExportSource, name: str, command: str) -> str:
+def _script(source: ExportSource, name: str, command: str, planned: bool) -> str:
     """run.sh: the model's sizes come from the framework's own scripts/models."""
     shape = architecture_of(source.model)
-    model = "" if shape is None else f"{shape.name[:1].lower()}{shape.name[1:]}.sh"
-    return (
-        'set -e\ncd "$(dirname "$0")"\n[ -f rows.jsonl ] || python3 prepare.py\n'
-        f'export PYTHONPATH="$PWD:${name.upper()}_DIR:$PYTHONPATH"\n'
-        f"# Once: the weights as Megatron reads them, by {name}'s tools/convert_hf_to_torch_dist.py, into torch_dist.\n"
+    model = "MODEL.sh" if shape is None else f"{shape.name[:1].lower()}{shape.name[1:]}.sh"
+    checkout = f"{name.upper()}_DIR"
+    plan = 'export RLPLAN_PLAN="$PWD/plan.yaml"\necho "rlplan_plan: $RLPLAN_PLAN" > rlplan.yaml\n' if planned else ""
+    return f'{checkout}=$(realpath "${{{checkout}:?the checkout of {name}}}")\n' + run_file(
+        source,
+        "rows.jsonl",
+        f'export PYTHONPATH="$PWD:${checkout}:$PYTHONPATH"\n{plan}'
         f"# The model's sizes as Megatron's flags (MODEL_ARGS), as {name} has them in scripts/models.\n"
-        f'source "${{MODEL_SCRIPT:-${name.upper()}_DIR/scripts/models/{model or "MODEL.sh"}}}"\n{command}'
+        f'source "${{MODEL_SCRIPT:-${checkout}/scripts/models/{model}}}"\n'
+        "if [ ! -d torch_dist ]; then\n"
+        f'    echo "first make torch_dist, weights for Megatron, by {name}\'s tools/convert_hf_to_torch_dist.py" >&2\n'
+        f"    exit 2\nfi\n{command}",
     )
 
 
@@ -129,6 +142,7 @@ def _trainers(draft: ExportDraft) -> None:
     else:
         draft.map("train.cp", "--context-parallel-size", shared)
     draft.note("train.dp", "mapped", key="--actor-num-nodes", value=f"{train.dp * train.tp // tp}, implied")
+    draft.replicas(train.dp * train.tp // tp)
     draft.note("train.states", "approximated", "Megatron has bf16 weights on each replica and shares out the optimizer "
                "alone; the plan's trainer shares out all of them", "", "distributed optimizer")  # fmt: skip
     draft.set("--use-dynamic-batch-size", True)
@@ -156,7 +170,10 @@ def _fitting_tp(source: ExportSource) -> int:
     parameters = limit.parameters if limit is not None else 0 if shape is None else shape.parameters
     for tp in (1, 2, 4, 8, 16):
         allowed = (
-            tp >= train.tp and tp <= gpu.per_node and train.accelerators % (tp * train.pp * train.cp * train.sp) == 0
+            tp >= train.tp
+            and tp <= gpu.per_node
+            and train.accelerators % (tp * train.pp * train.cp * train.sp) == 0
+            and train.accelerators % (tp * train.pp * train.ep) == 0
         )
         if not allowed or (shape is not None and not tp_divides(tp, shape)):
             continue
@@ -196,9 +213,7 @@ def _algorithm(draft: ExportDraft, name: str) -> None:
     if algorithm.loss_aggregation == "seq-mean-token-mean":
         draft.note("loss", "mapped", value="the framework's own: the mean over a response, then over samples")
     elif draft.plugin and source.plan.job.bias.mode != "sync":
-        draft.set("--calculate-per-token-loss", True)
-        draft.map("loss", "--custom-pg-loss-reducer-function-path", f"{_MODULE}.planned_token_mean",
-                  f"over the plan's {source.plan.job.loss.tokens:,} tokens a step")  # fmt: skip
+        draft.token_mean("--custom-pg-loss-reducer-function-path", f"{_MODULE}.planned_token_mean")
     else:
         draft.approximate(
             "loss", "--calculate-per-token-loss", True, "divides by a step's own tokens, not by a constant"

@@ -8,6 +8,7 @@ from ...plans.phrases.numbers import count
 from .draft import ExportDraft, ExportSource, FrameworkExport
 from .own_files import reward_file, yaml_text
 
+_HEAD = "ADDRESS"
 _LOSSES = {"token-mean": "dr_grpo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo"}
 
 
@@ -18,7 +19,7 @@ def export_trl(draft: ExportDraft) -> FrameworkExport:
     tp = rounds.short.rollout.tp
     one_gpu = source.on_cpu or tp == 1
     draft.plugin &= one_gpu
-    world = _processes(draft)
+    world, nodes = _processes(draft)
     draft.set("model_name_or_path", source.model)
     draft.set("output_dir", "output")
     draft.set("logging_steps", 1)
@@ -49,28 +50,42 @@ def export_trl(draft: ExportDraft) -> FrameworkExport:
         draft.note("bias.mode, rounds", "not expressible", f"{said}; {source.plain_costs}")
     _algorithm(draft)
     _trainers(draft, world)
+    if source.plan.job.placement is not None:
+        draft.note("placement.train_pool", "not expressible", "TRL's engines share their GPUs with its trainers")
     if any(kind.rollout.drafts is not None for _, kind in rounds.kinds):
         draft.note("rounds.rollout.drafts", "not expressible", "TRL makes its engine without speculative decoding")
     draft.reward("reward_weights", [1.0])
     draft.levers()
     files = {
         "grpo.yaml": f"# {job.name}: rlplan's plan for trl grpo\n" + yaml_text(draft.settings),
-        "accelerate.yaml": yaml_text(_accelerate(source, world)),
+        "accelerate.yaml": yaml_text(_accelerate(source, world, nodes)),
         "train.py": train_file(source, draft.plugin),
         "reward.py": reward_file(source, "trl"),
     }
     if draft.plugin:
         files["plan.yaml"] = source.text
-    launch = "accelerate launch --config_file accelerate.yaml train.py --config grpo.yaml"
-    return draft.done(files, launch if world > 1 else "python train.py --config grpo.yaml")
+    launch = "python train.py --config grpo.yaml"
+    if world > 1:
+        on = f" --machine_rank RANK --main_process_ip {_HEAD} --main_process_port 29500" if nodes > 1 else ""
+        launch = f"accelerate launch --config_file accelerate.yaml{on} train.py --config grpo.yaml"
+    if nodes > 1:
+        launch += f"  # on each node; RANK from 0 to {nodes - 1}, {_HEAD}: the address of node 0"
+    return draft.done(files, launch)
 
 
-def _processes(draft: ExportDraft) -> int:
-    """Data-parallel processes: one a GPU, as many as divide the step's samples."""
+def _processes(draft: ExportDraft) -> tuple[int, int]:
+    """(data-parallel processes, nodes): one a GPU, as many on each node, as many as divide the step's samples and are
+    divided by the engines' TP."""
     source = draft.source
-    wanted = source.train.dp if source.on_cpu else source.gpus_per_node * max(source.nodes, source.train_nodes)
-    samples = source.job.rollout.samples_per_step
-    return max(each for each in range(1, wanted + 1) if samples % each == 0)
+    nodes, gpus = (1, source.train.dp) if source.on_cpu else source.shared_gpus
+    samples, tp = source.job.rollout.samples_per_step, source.plan.job.rounds.short.rollout.tp
+    fitting = [
+        (used * each, used)
+        for used in range(1, nodes + 1)
+        for each in range(1, gpus + 1)
+        if samples % (used * each) == 0 and (source.on_cpu or used * each % tp == 0)
+    ]
+    return max(fitting, default=(1, 1))
 
 
 def _batch(draft: ExportDraft, world: int) -> None:
@@ -99,9 +114,13 @@ def _algorithm(draft: ExportDraft) -> None:
         draft.map("algorithm.schedule", "lr_scheduler_type", kind)
     else:
         steps = (schedule.decay_steps or 0) + schedule.warmup_steps
-        draft.map("algorithm.schedule", "lr_scheduler_type", f"{schedule.kind}")
-        draft.set("max_steps", steps)
-        if schedule.final_share:
+        least = schedule.kind == "cosine" and schedule.final_share > 0
+        draft.map("algorithm.schedule", "lr_scheduler_type", "cosine_with_min_lr" if least else schedule.kind)
+        draft.map("algorithm.schedule.decay_steps", "max_steps", steps,
+                  f"{steps}, warm-up included: the run ends with the fall")  # fmt: skip
+        if least:
+            draft.map("algorithm.schedule.final_share", "lr_scheduler_kwargs", {"min_lr_rate": schedule.final_share})
+        elif schedule.final_share:
             draft.note("algorithm.schedule.final_share", "not expressible", "the rate falls to 0")
     if schedule.warmup_steps:
         draft.set("warmup_steps", schedule.warmup_steps)
@@ -123,8 +142,10 @@ def _algorithm(draft: ExportDraft) -> None:
         draft.map("algorithm.name", "scale_rewards", scale)
     loss = _LOSSES[algorithm.loss_aggregation]
     if draft.plugin or algorithm.loss_aggregation != "token-mean":
-        draft.map("loss", "loss_type", loss, f"{loss}, over the plan's {source.plan.job.loss.tokens:,} tokens"
-                  if draft.plugin and loss == "dr_grpo" else loss)  # fmt: skip
+        if draft.plugin and loss == "dr_grpo":
+            draft.token_mean("loss_type", loss)
+        else:
+            draft.map("loss", "loss_type", loss)
     else:
         draft.approximate("loss", "loss_type", "dapo", "divides by a step's own tokens, not by the plan's constant")
     if algorithm.dynamic_sampling:
@@ -159,9 +180,8 @@ def _trainers(draft: ExportDraft, world: int) -> None:
                    "fsdp_offload_params", "true")  # fmt: skip
 
 
-def _accelerate(source: ExportSource, world: int) -> dict[str, Any]:
+def _accelerate(source: ExportSource, world: int, nodes: int) -> dict[str, Any]:
     """accelerate's configuration."""
-    nodes = 1 if source.on_cpu else max(1, -(-world // source.gpus_per_node))
     precision = {"bfloat16": "bf16", "float16": "fp16", "float32": "no"}[source.job.model.dtype]
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE", "distributed_type": "NO", "downcast_bf16": "no", "machine_rank": 0,
@@ -194,13 +214,15 @@ from pathlib import Path
 
 from datasets import Dataset
 from reward import reward
-{imported}from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser
+{imported}from rlplan.plans.files.prompt_rows import read_prompts
+from rlplan.plans.schema.job import load_job
+from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser
 
 HERE = Path(__file__).parent
 args, model = TrlParser((GRPOConfig, ModelConfig)).parse_args_and_config()
 args.model_init_kwargs = {{"dtype": model.dtype}}
-rows = map(json.loads, (HERE / {source.data!r}).read_text(encoding="utf-8").splitlines())
-data = Dataset.from_list([{{"prompt": row["prompt"], "answer": json.dumps(row["answer"])}} for row in rows])
+rows = read_prompts(HERE / {str(source.data)!r}, load_job(HERE / {str(source.job_file)!r}).reward, "no")
+data = Dataset.from_list([{{"prompt": row.prompt, "answer": json.dumps(row.answer)}} for row in rows])
 trainer = GRPOTrainer(model.model_name_or_path, reward, args=args, train_dataset=data)
 {called}trainer.train()
 '''

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..keys.key_table import key_table
-from .draft import ExportDraft, FrameworkExport
-from .own_files import override_words, reward_file, rows_file, shell_line
+from .draft import ExportDraft, FrameworkExport, Here
+from .own_files import override_words, reward_file, rows_file, run_file, shell_line
 
 AR = "actor_rollout_ref."
 _LOSSES = {
@@ -12,6 +12,8 @@ _LOSSES = {
     "seq-mean-token-sum-norm": "seq-mean-token-sum-norm",
 }  # fmt: skip
 _ESTIMATORS = {"grpo": "grpo", "dr_grpo": "grpo", "rloo": "rloo"}
+_LEAST_WEIGHT = 1e-8
+"""The lower bound of a token's importance weight, which verl wants: beyond what it takes for the least, e^-20."""
 _PLAN_KEY = "trainer.v1.rlplan.plan"
 """Our plug-in's own key, which Hydra takes with a `+`."""
 
@@ -22,8 +24,10 @@ def export_verl(draft: ExportDraft) -> FrameworkExport:
     spec, rollout = job.rollout, f"{AR}rollout."
     actor = f"{AR}actor."
     draft.set(f"{AR}model.path", source.model)
-    draft.set("data.train_files", "data.parquet")
-    draft.set("data.val_files", "data.parquet")
+    draft.set("data.train_files", Here("data.parquet"))
+    draft.set("data.val_files", Here("data.parquet"))
+    draft.prompts()
+    draft.set("trainer.logger", ["console"])  # its own has Weights & Biases as well, which wants an account
     draft.set("trainer.val_before_train", False)
     draft.set("trainer.test_freq", -1)
     draft.map("issue.prompts_per_step", "data.train_batch_size", spec.prompts_per_step)
@@ -39,9 +43,9 @@ def export_verl(draft: ExportDraft) -> FrameworkExport:
     draft.map("colocation", f"{rollout}free_cache_engine", not source.awake)
     draft.prefix(f"{rollout}enable_prefix_caching")
     _drafts(draft, f"{rollout}engine_kwargs.vllm.speculative_config")
-    nodes = max(source.nodes, source.train_nodes)
+    nodes, gpus = source.shared_gpus
     draft.map("nodes", "trainer.nnodes", nodes)
-    draft.map("gpus_per_node", "trainer.n_gpus_per_node", source.gpus_per_node)
+    draft.map("gpus_per_node", "trainer.n_gpus_per_node", gpus)
     if source.on_cpu:
         draft.set("trainer.device", "cpu")
     if source.plan.job.placement is not None:
@@ -49,9 +53,9 @@ def export_verl(draft: ExportDraft) -> FrameworkExport:
                    "verl's synchronous trainer shares GPUs between engines and trainers")  # fmt: skip
     megatron = _trainers(draft)
     draft.map("updates a step", f"{actor}ppo_mini_batch_size", spec.prompts_per_step, "one: the whole step")
-    _algorithm(draft)
+    _algorithm(draft, megatron)
     draft.set("reward.custom_reward_function.name", "compute_score")
-    draft.reward("reward.custom_reward_function.path", "reward.py")
+    draft.reward("reward.custom_reward_function.path", Here("reward.py"))
     draft.map("reward.workers", "reward.num_workers", max(1, source.plan.job.reward.all_workers))
     draft.levers()
     table = key_table("verl")
@@ -59,12 +63,12 @@ def export_verl(draft: ExportDraft) -> FrameworkExport:
     words = override_words(draft.settings, plus)
     files = {"reward.py": reward_file(source, "verl"), "prepare.py": rows_file(source, "verl")}
     if draft.plugin and source.plan.job.bias.mode != "sync":
-        words.append(f"+{_PLAN_KEY}=plan.yaml")
+        words.append(f'"+{_PLAN_KEY}=$PWD/plan.yaml"')
         files["plan.yaml"] = source.text
     if megatron:
         words.insert(0, "model_engine=megatron")
     command = shell_line(["python3", "-m", "verl.trainer.main_ppo"], [*words, '"$@"'])
-    files["run.sh"] = f'set -e\ncd "$(dirname "$0")"\n[ -f data.parquet ] || python3 prepare.py\n{command}'
+    files["run.sh"] = run_file(source, "data.parquet", command)
     return draft.done(files, "bash run.sh")
 
 
@@ -100,6 +104,9 @@ def _trainers(draft: ExportDraft) -> bool:
         if train.offload:
             draft.map("train.offload", f"{actor}optim.override_optimizer_config.optimizer_cpu_offload", True)
         draft.note("train.dp", "mapped", key="trainer.nnodes", value=f"{train.dp}, implied")
+        if source.job.model.dtype != "bfloat16":
+            draft.map("model.dtype", f"{actor}megatron.dtype", source.job.model.dtype)
+            draft.set(f"{AR}rollout.dtype", source.job.model.dtype)
         return True
     draft.set(f"{actor}strategy", "fsdp2")
     draft.map("train.sp", f"{actor}fsdp_config.ulysses_sequence_parallel_size", train.sp)
@@ -114,42 +121,56 @@ def _trainers(draft: ExportDraft) -> bool:
     return False
 
 
-def _algorithm(draft: ExportDraft) -> None:
+def _schedule(draft: ExportDraft, megatron: bool) -> None:
+    """The learning rate's schedule: Megatron's optimizer has other keys for it than FSDP's."""
+    algorithm, optim = draft.source.job.algorithm, f"{AR}actor.optim."
+    schedule = algorithm.schedule
+    if schedule.warmup_steps:
+        draft.set(f"{optim}lr_warmup_steps", schedule.warmup_steps)
+    end = schedule.warmup_steps + (schedule.decay_steps or 0)
+    if megatron:
+        draft.map("algorithm.schedule", f"{optim}lr_decay_style", schedule.kind)
+        if schedule.decay_steps:
+            draft.set(f"{optim}lr_decay_steps", end)
+            draft.set(f"{optim}min_lr", schedule.final_share * algorithm.learning_rate)
+    elif schedule.kind == "linear":
+        draft.note("algorithm.schedule", "not expressible", "rates of FSDP's optimizer are constant or a cosine")
+    else:
+        draft.map("algorithm.schedule", f"{optim}lr_scheduler_type", schedule.kind)
+        if schedule.decay_steps:  # the trainer makes the optimizer's steps the run's
+            draft.set(f"{optim}min_lr_ratio", schedule.final_share)
+            draft.map("algorithm.schedule.decay_steps", "trainer.total_training_steps", end,
+                      f"{end}, warm-up included: the run ends with the fall")  # fmt: skip
+
+
+def _algorithm(draft: ExportDraft, megatron: bool) -> None:
     source, algorithm = draft.source, draft.source.job.algorithm
     actor = f"{AR}actor."
     draft.map("algorithm.name", "algorithm.adv_estimator", _ESTIMATORS[algorithm.name])
     draft.set("algorithm.norm_adv_by_std_in_grpo", algorithm.name == "grpo")
     draft.map("algorithm.learning_rate", f"{actor}optim.lr", algorithm.learning_rate)
-    schedule = algorithm.schedule
-    if schedule.kind == "linear":
-        draft.note("algorithm.schedule", "not expressible", "verl's rates are constant or a cosine")
-    else:
-        draft.map("algorithm.schedule", f"{actor}optim.lr_scheduler_type", schedule.kind)
-    if schedule.warmup_steps:
-        draft.set(f"{actor}optim.lr_warmup_steps", schedule.warmup_steps)
-    if schedule.kind == "cosine":
-        draft.set(f"{actor}optim.min_lr_ratio", schedule.final_share)
-        draft.set(f"{actor}optim.total_training_steps", schedule.warmup_steps + (schedule.decay_steps or 0))
+    _schedule(draft, megatron)
     draft.map("algorithm.betas", f"{actor}optim.betas", list(algorithm.betas))
     draft.map("algorithm.weight_decay", f"{actor}optim.weight_decay", algorithm.weight_decay)
-    draft.map("algorithm.max_grad_norm", f"{actor}grad_clip", algorithm.max_grad_norm)
+    draft.map("algorithm.max_grad_norm", f"{actor}optim.clip_grad", algorithm.max_grad_norm)
     draft.map("algorithm.clip_low", f"{actor}clip_ratio_low", algorithm.clip_low)
     draft.map("algorithm.clip_high", f"{actor}clip_ratio_high", algorithm.clip_high)
     draft.set(f"{actor}use_kl_loss", False)
     loss, rounds = source.plan.job.loss, draft.plugin and source.plan.job.bias.mode != "sync"
-    mode = _LOSSES[algorithm.loss_aggregation]
+    mode, summed = _LOSSES[algorithm.loss_aggregation], "seq-mean-token-sum-norm"
     if rounds and mode == "token-mean":
         # What our plug-in would set itself: a sum over tokens, divided by the plan's constant.
-        mode = "seq-mean-token-sum-norm"
-    if mode == "seq-mean-token-sum-norm":
-        draft.map("loss", f"{actor}loss_agg_mode", mode, f"{mode}, over the plan's {loss.tokens:,} tokens a step")
+        draft.map("loss", f"{actor}loss_agg_mode", summed, f"{summed}, over the plan's {loss.tokens:,} tokens a step")
         draft.set(f"{actor}loss_scale_factor", max(1, round(loss.tokens / source.job.rollout.samples_per_step)))
+    elif mode == summed:
+        draft.map("loss", f"{actor}loss_agg_mode", mode)
+        draft.set(f"{actor}loss_scale_factor", source.job.rollout.max_response_tokens)
     elif mode == "token-mean":
         draft.approximate("loss", f"{actor}loss_agg_mode", mode, "divides by a step's own tokens, not by a constant")
     else:
         draft.map("loss", f"{actor}loss_agg_mode", mode)
     if algorithm.dynamic_sampling:
-        draft.set("algorithm.filter_groups.metric", "reward" if draft.plugin else "seq_reward")
+        draft.set("algorithm.filter_groups.metric", "reward")
     draft.map("algorithm.dynamic_sampling", "algorithm.filter_groups.enable", algorithm.dynamic_sampling)
     if algorithm.mask_truncated:
         draft.note("algorithm.mask_truncated", "not expressible", "responses that reach the cap are trained")
@@ -158,6 +179,8 @@ def _algorithm(draft: ExportDraft) -> None:
         draft.map("algorithm.importance_sampling", "algorithm.rollout_correction.rollout_is", "token")
         draft.set("algorithm.rollout_correction.rollout_is_threshold", sampling.cap)
     elif sampling is not None:
-        draft.map("algorithm.importance_sampling", "algorithm.rollout_correction.rollout_rs", "token")
-        draft.set("algorithm.rollout_correction.rollout_rs_threshold", sampling.cap)
+        draft.map("algorithm.importance_sampling", "algorithm.rollout_correction.rollout_is", "token")
+        draft.set("algorithm.rollout_correction.rollout_is_threshold", sampling.cap)
+        draft.set("algorithm.rollout_correction.rollout_rs", "token_k1")
+        draft.set("algorithm.rollout_correction.rollout_rs_threshold", f"{_LEAST_WEIGHT}_{sampling.cap}")
     draft.map("algorithm.seed", "data.seed", algorithm.seed)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...plans.schema.job import Job
 from ...plans.schema.length_evidence import LengthBasis, LengthDrift
@@ -17,6 +21,7 @@ from ...plans.schema.predicted import (
     PredictedCheckpoint,
     PredictedCut,
     PredictedError,
+    PredictedEvaluation,
     PredictedPhases,
     PredictedRound,
     PredictedRounds,
@@ -32,6 +37,7 @@ from ...profiles.laws.rank_memory import STATE_BYTES
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
+from ...rounds.machines.race import RaceRound
 from ...rounds.round_spec import UNBIASED
 from ..choose.candidate_search import Search
 from ..choose.candidates.round_kinds import LongKey, ShortKey
@@ -40,13 +46,16 @@ from ..choose.cycle_cost import Cycle
 from ..choose.holdout_rounds import Holdout, ScheduledRounds, first_epoch_s, mean_phases, scheduled_rounds, step_mixture
 from ..choose.schedule_choice import Decided, keeps_slo
 from ..costs.colocation import staging_s
-from ..costs.decode_costs import engines_of
+from ..costs.decode_costs import DecodeCost, engines_of
 from ..costs.memory_table import MemoryUse, fullest_host, trained_parameters
+from ..costs.reward_costs import RewardCost
 from ..lengths.length_fit import fit_drift
 from ..lengths.length_model import LengthModel
 from ..lengths.loss_divisors import cut_share
+from ..simulate.columns.column_setting import Setting
 from ..simulate.columns.round_log import mean
 from ..simulate.columns.step_noise import spread_of
+from ..simulate.reference_round import RoundLengths, simulate_round
 from .assumed_effects import AssumedEffects, assumed_effects
 from .length_error import length_basis, length_error
 from .watched_rounds import WatchedRounds, enough_rounds, watch_rounds
@@ -114,6 +123,7 @@ def predict(
     trace: LengthTrace,
     reward_table: RewardTable | None,
     seed: int,
+    evaluated: int | None = None,
 ) -> tuple[Predicted, AssumedEffects]:
     """(the plan's `predicted` block, what its assumed lengths and rewards may do to it).
 
@@ -124,6 +134,7 @@ def predict(
     Args:
         search: what the schedule was chosen by; its rounds tell the Pareto front.
         reward_table: the table of reward seconds that were assumed; None: they are the profile's own.
+        evaluated: prompts of an evaluation; None: none is priced.
     """
     holdout = decided.holdout
     again, cycle, baseline = holdout.search, holdout.cycle, holdout.baseline
@@ -172,6 +183,7 @@ def predict(
         usd_per_hour=limits.usd_per_s(nodes) * 3600,
         host_memory=_bar(fullest_host(held)),
         checkpoint=_checkpoint(memory.profile, kinds),
+        evaluation=_evaluation(again.setting, kinds[0], job, evaluated, seed),
         limit=_limit(again, job, kinds, watched, phases, step.mean),
         speed=_speed(memory.profile, kinds[0], draws.model, size, again.setting.target),
         lengths_tokens=draws.model.quantiles(),
@@ -292,6 +304,50 @@ def _checkpoint(profile: Profile, kinds: Sequence[ScheduledRounds]) -> Predicted
         rank_bytes=STATE_BYTES * max(trained_parameters(profile, layout) for layout in layouts),
         stood_s=max(staging_s(profile, layout) for layout in layouts),
     )
+
+
+EVALUATIONS = 4
+"""Evaluations that are simulated; their seconds are told as the mean."""
+
+
+def _evaluation(
+    setting: Setting, short: ScheduledRounds, job: Job, prompts: int | None, seed: int
+) -> PredictedEvaluation | None:
+    """What an evaluation takes: the executor's machine over lengths of the job's own prompts, on the engines of short
+    rounds as these decode without drafts."""
+    spec, model, cost = job.evaluate, setting.draws.model, setting.decode[short.layout]
+    if spec is None or not prompts:
+        return None
+    size, rng = spec.samples_per_prompt, np.random.default_rng(seed)
+    reward, most = setting.reward_of(short.key), setting.at_once(short.key)
+    seconds = []
+    for _ in range(EVALUATIONS):
+        rows = rng.integers(len(model.prompt_ids), size=prompts)
+        seconds.append(_evaluation_s(model, rows, model.draw_many(rows, (size,), rng), cost, reward, most))
+    return PredictedEvaluation(
+        prompts=prompts, samples=size, seconds=statistics.fmean(seconds), every_steps=spec.every_steps
+    )
+
+
+def _evaluation_s(
+    model: LengthModel,
+    rows: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    decode: DecodeCost,
+    reward: RewardCost,
+    max_num_seqs: int,
+) -> float:
+    """Seconds of an evaluation of traced prompts, `rows` of the model, whose responses have `tokens` (prompts, n)."""
+    lengths = RoundLengths(
+        natural=lambda key, name: int(tokens[int(name), key.sample]),
+        prompt_tokens=lambda name: int(model.prompt_tokens[rows[int(name)]]),
+        reward=lambda key, name: 0.0,
+        cap_tokens=model.cap_tokens,
+        expected_tokens=model.mean_tokens,
+    )
+    prompts, size = tokens.shape
+    machine = RaceRound([str(number) for number in range(prompts)], prompts, size, size, model.cap_tokens)
+    return simulate_round(machine, lengths, decode, reward, max_num_seqs).end_s
 
 
 def _bar(bar: MemoryUse) -> MemoryBar:

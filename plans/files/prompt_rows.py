@@ -191,6 +191,14 @@ def data_file(job: Job, job_path: str | Path) -> Path:
     return data
 
 
+def evaluation_file(job: Job, job_path: str | Path) -> Path | None:
+    """Absolute path of the prompts of the job's evaluations; None without evaluations. Raises InputError if it is
+    missing."""
+    if (fault := dict(missing_files(job, job_path, to_train=True)).get(("evaluate", "data"))) is not None:
+        raise error_at(job_path, ("evaluate", "data"), f"evaluate.data: {fault}")
+    return job_paths(job, job_path).evaluation
+
+
 def prompts_to_plan(job: Job, job_path: str | Path, paths: JobPaths) -> int:
     """The number of prompts to plan with: the rows of the data file, or `data.prompts` if there is no file here.
 

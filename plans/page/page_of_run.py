@@ -110,6 +110,16 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
     text = f"{prefix}mean of the last fifth of the steps; first fifth {fixed(detail['reward_first'], '.3f')}"
     tone: Tone = "" if is_finite(detail["reward_last"]) else "bad"
     cards.append(Card("Reward", fixed(detail["reward_last"], ".3f"), text, tone))
+    if evaluations := [each for each in detail.get("evaluations", ()) if is_finite(each["reward"][0])]:
+        first, last = evaluations[0], evaluations[-1]
+        best = max(evaluations, key=lambda each: each["reward"][0])
+        error = "" if last["reward"][1] is None else f"± {fixed(last['reward'][1], '.3f')}; "
+        text = (
+            f"{prefix}{error}after {count(last['step'], 'step')}, {count(last['prompts'], 'prompt')} x "
+            f"{last['samples']}; {fixed(first['reward'][0], '.3f')} after {first['step']}, best "
+            f"{fixed(best['reward'][0], '.3f')} after {best['step']}"
+        )
+        cards.append(Card("Evaluation", fixed(last["reward"][0], ".3f"), text))
     if is_finite(detail.get("length_ratio")) and detail["mode"] != "sync":
         error = detail["length_ratio_standard_error"] or 0.0
         text = f"{prefix}± {ratio(error)}; predicted {ratio(detail['length_ratio_predicted'])}{as_trained_text(detail)}"

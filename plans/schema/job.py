@@ -174,6 +174,38 @@ class RolloutSpec(Strict):
         return self
 
 
+class EvaluateSpec(Strict):
+    """Evaluations of the policy between two steps, on prompts that it is not trained on."""
+
+    data: Annotated[str, Field(min_length=1)]
+    """File of rows as of `data.path`, relative to job.yaml. Each evaluation decodes all of its prompts."""
+
+    every_steps: Count
+    """Steps between two evaluations; what the run ends with is evaluated in any case."""
+
+    at_start: bool = True
+    """Evaluate the weights that the run begins with."""
+
+    samples_per_prompt: Annotated[int, Field(ge=1, le=1024)] = 1
+    """n: responses to each prompt; pass@k is told for each power of two k up to n."""
+
+    temperature: Annotated[float, Field(ge=0, le=10)] = 1.0
+    """Sampling temperature; 0 decodes greedily, one response to a prompt."""
+
+    passes_at: float = 1.0
+    """Least reward of a response that passes."""
+
+    @model_validator(mode="after")
+    def _greedy_responses_are_one(self) -> EvaluateSpec:
+        if self.temperature == 0 and self.samples_per_prompt > 1:
+            raise cross_error(
+                f"is {self.samples_per_prompt}, and at temperature 0 all responses to a prompt are the same; write 1, "
+                "or a temperature above 0",
+                "samples_per_prompt",
+            )
+        return self
+
+
 class SearchSpec(Strict):
     """Values that `profile` measures and `solve` considers."""
 
@@ -233,6 +265,9 @@ class Job(Strict):
 
     search: SearchSpec
     """Values that `profile` measures and `solve` considers."""
+
+    evaluate: Annotated[EvaluateSpec | None, Field(exclude_if=is_none)] = None
+    """Evaluations between steps, on the engines, scored by the job's reward; null: none."""
 
     slo: Slo = Slo()
     """Limits that the plan keeps."""
@@ -300,6 +335,7 @@ class JobPaths:
     Attributes:
         model: the name that transformers and vLLM accept: the absolute path of the local folder, or the hub id.
         data: absolute path of the file of prompts; None if there is no file and the job only says `data.prompts`.
+        evaluation: of the file of prompts of `evaluate`; None without such a section.
         model_folder: the local folder, or None for a hub id.
         reward_folder: the folder of job.yaml, which is searched first for the module of `reward.function`.
         judge: the name of the judge's model, as `model`; "" without a judge.
@@ -310,6 +346,7 @@ class JobPaths:
     model_folder: Path | None
     reward_folder: Path
     judge: str = ""
+    evaluation: Path | None = None
 
 
 def scoring_paths(job: Job, job_path: str | Path) -> JobPaths:
@@ -347,7 +384,8 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     data_file = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
     judge = judge_folder(job, job_path) or (job.reward.judge and job.reward.judge.model) or ""
     reward_folder = Path(job_path).resolve().parent
-    return JobPaths(str(folder or job.model.path), data_file, folder, reward_folder, str(judge))
+    evaluation = None if job.evaluate is None else _beside(job.evaluate.data, job_path)
+    return JobPaths(str(folder or job.model.path), data_file, folder, reward_folder, str(judge), evaluation)
 
 
 def model_folder(job: Job, job_path: str | Path) -> Path | None:
@@ -386,6 +424,10 @@ def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Ite
     for loc, model in models:
         if _folder(model, job_path) is None and not is_hub_id(model):
             yield loc, f"no such folder: '{model}'; paths are relative to this file, a hub id is 'owner/name'"
+    if job.evaluate is not None and to_train:
+        held_out = _beside(job.evaluate.data, job_path)
+        if held_out is None or not os.path.isfile(held_out):  # noqa: PTH113
+            yield ("evaluate", "data"), f"no such file: '{job.evaluate.data}'; paths are relative to this file"
     if data is not None and os.path.isfile(data):  # noqa: PTH113 (pathlib raises for what can be no path)
         return
     if job.data.prompts is None:

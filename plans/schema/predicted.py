@@ -215,6 +215,22 @@ class PredictedCheckpoint(Strict):
     one every `--checkpoint-every` steps."""
 
 
+class PredictedEvaluation(Strict):
+    """An evaluation of the job's section `evaluate`, on the engines of short rounds, by the job's own lengths."""
+
+    prompts: Count
+    """Prompts of its file."""
+
+    samples: Count
+    """Responses to each."""
+
+    seconds: NonNegative
+    """Mean seconds; no part of `step_s`."""
+
+    every_steps: Count
+    """Steps between two evaluations."""
+
+
 class PredictedRounds(Strict):
     """The kinds of round."""
 
@@ -356,6 +372,9 @@ class Predicted(Strict):
 
     checkpoint: Annotated[PredictedCheckpoint | None, Field(exclude_if=is_none)] = None
     """What a checkpoint takes; null: an older plan."""
+
+    evaluation: Annotated[PredictedEvaluation | None, Field(exclude_if=is_none)] = None
+    """What an evaluation takes; null: the job has none, or its file of prompts was not there."""
 
     limit: Annotated[HardwareLimit | None, Field(exclude_if=is_none)] = None
     """How far the step is from what the hardware can do; null: the peak of the accelerators is not known."""

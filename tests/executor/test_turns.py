@@ -26,6 +26,8 @@ SILENT = RunFailed("engine 0 was silent for 120 s")
 class FakeRun:
     """A run whose steps are done at once, until one fails or hangs; `died_at`: steps in which its trainer dies once."""
 
+    evaluator = None
+
     def __init__(self, name="fake", fails_at=None, hangs_at=None, updating=False, **ends):
         self.name, self.fails_at, self.hangs_at, self.round_can_be_left = name, fails_at, hangs_at, not updating
         self.step_number, self.events, self.saved, self.begun, self.hung = 0, [], [], [], asyncio.Event()

@@ -49,6 +49,7 @@ class SolveOptions:
         max_nodes: limit of the integer program's branch and bound.
         pool: the engines' pool; None: whichever is best of those that the profile prices.
         prompts: how many the job's data holds; None: as many as any round wants.
+        evaluated: how many the file of the job's evaluations holds; None: no evaluation is priced.
         for_any: also consider layouts and levers that `rlplan execute` cannot run (plans/facts/executable.py).
         model: the shape of the job's model (plans/facts/model_shape.py); None: as the table of public models has it.
         passes: how many rounds are simulated of which candidates.
@@ -62,6 +63,7 @@ class SolveOptions:
     seed: int = 0
     max_nodes: int = MAX_NODES
     prompts: int | None = None
+    evaluated: int | None = None
     pool: str | None = None
     for_any: bool = False
     model: ModelShape | None = None
