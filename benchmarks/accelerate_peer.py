@@ -23,7 +23,7 @@ from accelerate.utils import GradientAccumulationPlugin
 from transformers import AutoModelForCausalLM
 
 from rlplan.executor.trainer.losses import Objective
-from rlplan.executor.trainer.samples import TrainSample, weighed_samples
+from rlplan.executor.trainer.train_samples import TrainSample, weighed_samples
 from rlplan.executor.trainer.trainer_config import TrainerConfig
 
 

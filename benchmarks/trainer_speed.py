@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import click
 import torch
 
-from rlplan.executor.trainer.samples import TrainSample
+from rlplan.executor.trainer.train_samples import TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.plans.schema.algorithm import Algorithm

@@ -13,7 +13,7 @@ import click
 from ..plans.phrases.numbers import count, runs_text
 from ..plans.yaml.errors import InputError, RunFailed
 from .main import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED
-from .shared.options import Finite
+from .shared.options import Finite, HowMany
 
 if TYPE_CHECKING:
     from ..executor.groups.bound_driver import Proposed, ReplanInputs
@@ -111,6 +111,14 @@ if TYPE_CHECKING:
     help="Measure it again every so many steps, on a machine whose speed varies.",
 )
 @click.option(
+    "--samples",
+    type=HowMany(),
+    default="16",
+    show_default=True,
+    help="Responses of each step that are kept for rlplan samples: whole prompts, drawn by lot, and beside them the "
+    "longest, the best and the worst that were trained. all: every one; 0: none.",
+)
+@click.option(
     "--tracker",
     "trackers",
     multiple=True,
@@ -139,6 +147,7 @@ def execute_command(
     node_patience: float,
     no_speed_check: bool,
     speed_check_every: int | None,
+    samples: int | None,
     trackers: tuple[TrackerName, ...],
     group: str | None,
     as_json: bool,
@@ -179,6 +188,7 @@ def execute_command(
         options = Options(
             steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience,
             drain_queue=not no_drain, trackers=trackers, keep_every=keep_every, save_model_every=save_model_every,
+            samples=samples,
         )  # fmt: skip
         return _execute_groups(of_groups[0], group, out, options, dry_run, as_json)
     if group is not None:
@@ -205,6 +215,7 @@ def execute_command(
         drain_queue=not no_drain,
         speed_check=not no_speed_check, speed_check_every=speed_check_every, trackers=trackers,
         keep_every=keep_every, save_model_every=save_model_every,
+        samples=samples,
     )  # fmt: skip
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
         finished = execute(executions, options, view)

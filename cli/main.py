@@ -173,7 +173,7 @@ profile.rollout.0.step_s=0.02
 
 execute: Run real training as one plan says, or several in turns.
   exits: 0 done, 1 the run failed or --dry-run has findings, 130 interrupted, with a checkpoint
-  see: report, tune, export-model
+  see: report, samples, tune, export-model
   Train | rlplan execute plan.yaml --steps 100 --out runs/a
   Go on after Ctrl-C | rlplan execute plan.yaml --steps 100 --out runs/a --resume
   Compare plans side by side | rlplan execute sync.yaml plan.yaml --steps 48 --out runs/compared
@@ -198,9 +198,18 @@ status: Show what running groups do now: jobs, turns, slowdowns, moves.
   Again and again | rlplan status runs/a --watch
 
 report: Show what a run did beside what its plan predicted.
-  see: tune
+  see: samples, tune
   Predicted beside measured | rlplan report runs/a
   The same as a page; also while the run goes on | rlplan report runs/a --html report.html
+
+samples: Show responses that a run kept: prompt, text, reward, length; hints of reward hacking.
+  exits: 0 done, also with hints
+  see: execute, report
+  The last step | rlplan samples runs/a
+  The longest responses of ten steps, whole | rlplan samples runs/a --step 91:100 --sort longest --limit 3 --full
+  One prompt over the steps, side by side | rlplan samples runs/a --prompt q17
+  What was cut off and says "wait" | rlplan samples runs/a --only truncated --search wait
+  For a script, a line each | rlplan samples runs/a --step 1:100 --json
 
 tune: Refit costs and lengths from a run; a new plan where it gains more than the error.
   see: diff, execute

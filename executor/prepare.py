@@ -79,8 +79,9 @@ class Options:
     responses drafts begin with; None: with none. `drain_queue`: after `steps` steps further long rounds train the
     prompts that wait for one. `speed_check`: how fast the machine is beside when it was profiled is measured before the
     first step, and every `speed_check_every` steps (None: not again). `keep_every`, `save_model_every`: of which steps
-    checkpoints are kept, and models written (records/run_checkpoints.Saving). `trackers` take the runs' figures beside
-    the trace.
+    checkpoints are kept, and models written (records/run_checkpoints.Saving). `samples`: how many responses of a step
+    are kept for people to read (records/sample_keeper.py); None: all. `trackers` take the runs' figures beside the
+    trace.
     """
 
     steps: int
@@ -96,6 +97,7 @@ class Options:
     speed_check_every: int | None = None
     keep_every: int | None = None
     save_model_every: int | None = None
+    samples: int | None = 16
     trackers: tuple[TrackerName, ...] = ("tensorboard",)
 
 

@@ -36,6 +36,7 @@ from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import load_checkpoint
 from .records.run_checkpoints import RunCheckpoints, Saving
 from .records.run_record import DriftWatch, Recorder
+from .records.sample_keeper import SampleKeeper, ended_samples
 from .records.trackers import TrackerName, Trackers
 from .rollout.engine_change import round_tail
 from .rollout.evaluation import Evaluator
@@ -71,6 +72,7 @@ class TrainingRun:
         permits: MemberPhases | None = None,
         planned_short_share: float | None = None,
         saving: Saving | None = None,
+        keeper: SampleKeeper | None = None,
         evaluator: Evaluator | None = None,
         trackers: Sequence[TrackerName] = (),
     ) -> None:
@@ -89,6 +91,7 @@ class TrainingRun:
         """The trainer has begun to change, and the step is not written down yet."""
         self._job, self._prompt_ids, self._run_dir, self._tracker_names = job, prompt_ids, run_dir, tuple(trackers)
         self._recorder: Recorder | None = None
+        self._keeper = keeper  # of responses for people to read
         self._began = time.perf_counter()
         self._elapsed_before_s = 0.0
         self._skipped, self._drift = SkippedSteps(), DriftWatch(planned_short_share)
@@ -122,6 +125,8 @@ class TrainingRun:
     async def close(self) -> None:
         """Close files and end the trainer; a checkpoint that is still being written is given up."""
         self.checkpoints.close()
+        if self._keeper is not None:
+            self._keeper.close()
         if self._recorder is not None:
             self._recorder.close()
         await self.trainer.close()
@@ -196,7 +201,10 @@ class TrainingRun:
     def end_step(self, record: Step, machine: Round, result: RolloutResult) -> None:
         """Write a step down. Raises RunFailed if its update shows that training is lost."""
         assert self._recorder is not None
-        self._recorder.samples(self._elapsed_s(), record.step, self.schedule.epoch_of, machine, result)
+        ended = ended_samples(machine, result.samples)
+        self._recorder.samples(self._elapsed_s(), record.step, self.schedule.epoch_of, ended)
+        if self._keeper is not None:
+            self._tell_keeping(self._keeper.keep(record.step, record.kind, self.schedule.epoch_of, ended))
         self._recorder.step(self._elapsed_s(), record)
         self._last_state, self.updating = None, False
         if (drift := self._drift.step(record)) is not None:
@@ -283,7 +291,13 @@ class TrainingRun:
             "skipped_in_a_row": self._skipped.in_a_row,
         }
 
+    def _tell_keeping(self, fault: str | None) -> None:
+        if fault is not None:
+            self.checkpoints.notes.append(fault)
+
     async def _begin_checkpoint(self) -> None:
+        if self._keeper is not None:
+            self._tell_keeping(self._keeper.settle())
         await self.checkpoints.begin(self.step_number, self._last_state or self._state(), self.drafts.files())
 
     async def _checkpoint(self) -> None:
@@ -308,6 +322,8 @@ class TrainingRun:
             self.event("history_lost", checkpoint=loaded.folder.name, reason=lost)
         self._skipped.in_a_row = int(state["skipped_in_a_row"])
         self.step_number = int(state["step"])
+        if self._keeper is not None:
+            self._keeper.back_to(self.step_number)
         self.checkpoints.loaded(self.step_number)
         self._last_state, self.updating, self._recovering = None, False, False
         return state

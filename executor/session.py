@@ -29,6 +29,7 @@ from .processes.actors import start_ray
 from .processes.supervision import Patience, Supervisor, together
 from .records.execution_folder import begin_folder
 from .records.run_checkpoints import Saving
+from .records.sample_keeper import SampleKeeper
 from .rewards.judge_pool import JudgePool, judge_config
 from .rewards.local_scoring import try_functions
 from .rollout.evaluation import Evaluator
@@ -140,6 +141,10 @@ class Session:
         if job.evaluate is not None and self._evaluated is not None:
             seed = job.algorithm.seed if job.rollout.seed_per_sample else None
             evaluator = Evaluator(job.evaluate, *self._evaluated, job.rollout.max_response_tokens, seed)
+        keeper = SampleKeeper(
+            execution.run_dir, self._options.samples, job.algorithm.seed, job.algorithm.name, prompts,
+            partial(response_text, self._tokenizer),
+        )  # fmt: skip
         run = TrainingRun(
             execution.name,
             execution.plan.job,
@@ -153,6 +158,7 @@ class Session:
             permits=self._phases,
             planned_short_share=execution.planned_short_share,
             saving=Saving(self._options.keep_every, self._options.save_model_every),
+            keeper=keeper,
             evaluator=evaluator,
             trackers=self._options.trackers,
         )

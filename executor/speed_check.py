@@ -20,7 +20,7 @@ from .engines.engine_bench import LONG_TOKENS, SHORT_TOKENS, EngineBench
 from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .run import TrainingRun
-from .trainer.samples import TrainSample
+from .trainer.train_samples import TrainSample
 from .trainer.trainer_group import TrainerDied, while_trainer_lives
 
 REPEATS = 2

@@ -19,6 +19,7 @@ from ..plans.schema.predicted_limit import HardwareLimit
 from .report_rounds import drafts_report, length_quantiles, overlap, reward_parts, round_timeline, tail, waste
 from .report_state import evaluations, incidents, run_state
 from .report_steps import checkpoint_costs, coverage, missing_engines, series, spreads, waits
+from .report_texts import texts_report
 from .run_log import Run, readable_runs
 from .trace_events import Step
 
@@ -111,6 +112,7 @@ def _measured(run: Run, baseline: Run | None) -> dict[str, Any]:
         "overlap": overlap(run.plan, run.log),
         "drafts": drafts_report(run.log),
         "timeline": round_timeline(run.log),
+        "texts": texts_report(run.home, steps),
     }
     if baseline is not None:
         ratio, error = length_ratio(run, baseline)

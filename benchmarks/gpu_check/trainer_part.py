@@ -32,7 +32,7 @@ from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
 from rlplan.executor.trainer.policy.load_policy import load_policy
 from rlplan.executor.trainer.policy.packed_rows import packed_logprobs, packed_row
 from rlplan.executor.trainer.policy.rank_mesh import RankMesh, join
-from rlplan.executor.trainer.samples import TrainSample
+from rlplan.executor.trainer.train_samples import TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.plans.facts.public_models import Architecture

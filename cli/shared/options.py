@@ -68,6 +68,19 @@ class Finite(click.FloatRange):
         return number
 
 
+class HowMany(click.ParamType):  # type: ignore[type-arg]
+    """A number from 0 on, or `all`, which is None."""
+
+    name = "number|all"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        if value == "all" or value is None:
+            return None
+        if not str(value).isdecimal():
+            self.fail(f"{value!r} is neither a number from 0 on nor all", param, ctx)
+        return int(value)
+
+
 class Objectives(click.Command):
     """A command whose `--objective usd-within SECONDS` is one value of two words."""
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,31 +14,17 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from ...rounds.machines.outcome import Fate, Outcome
-from ...rounds.machines.round import Round
 from ...rounds.schedule import Schedule
 from ...rounds.timeouts import PoolTimeouts
 from ...traces.run_log import TRACE
 from ...traces.trace import TraceWriter
 from ...traces.trace_events import Evaluation, Step
-from ..rollout.reward_sum import PartScore
 from ..rollout.round_samples import RolloutResult
 from ..rollout.round_scoring import unscored
 from ..weights.transfer import Sent
 from .execution_folder import written
+from .sample_keeper import Ended, parts_record
 from .trackers import Trackers, evaluation_figures, step_figures
-
-
-def parts_record(parts: Mapping[str, PartScore]) -> dict[str, dict[str, Any]]:
-    """A sample's parts for the trace, by name; {} of a reward of one part, which the sample's own keys tell."""
-    if len(parts) < 2:
-        return {}
-    return {
-        name: {
-            "value": part.value, "s": round(part.seconds, 6), "outcome": part.outcome, "deadline_s": part.deadline_s,
-            "attempts": part.attempts,
-        }
-        for name, part in parts.items()
-    }  # fmt: skip
 
 
 class StepSeconds(NamedTuple):
@@ -151,32 +137,18 @@ class Recorder:
     def _written(self) -> contextlib.AbstractContextManager[None]:
         return written(self._path, "go on with --resume")
 
-    def samples(
-        self, t_s: float, step: int, epoch_of: Callable[[str], int], round_: Round, result: RolloutResult
-    ) -> None:
+    def samples(self, t_s: float, step: int, epoch_of: Callable[[str], int], ended: Sequence[Ended]) -> None:
         """Append one event per sample that finished decoding; `epoch_of` gives the epoch that issued a prompt."""
-        trained = {
-            (draw.number, sample)
-            for draw in round_.draws
-            if draw.fate is Fate.TRAINED
-            for sample in round_.trained_samples(draw)
-        }
         with self._written():
-            for key, sample in sorted(result.samples.items()):
-                if sample.finished_s is None:
-                    continue
-                draw = round_.draws[key.draw]
-                fate = draw.fate
-                if fate is Fate.TRAINED and (key.draw, key.sample) not in trained:
-                    fate = Fate.SURPLUS
+            for sample, fate in ended:
                 self._trace.write(
                     "sample",
                     t_s,
                     step=step,
                     prompt=sample.prompt_id,
                     epoch=epoch_of(sample.prompt_id),
-                    draw=key.draw,
-                    sample=key.sample,
+                    draw=sample.draw,
+                    sample=sample.sample,
                     tokens=len(sample.response_tokens),
                     truncated=sample.truncated,
                     prompt_tokens=len(sample.prompt_tokens),
@@ -187,7 +159,7 @@ class Recorder:
                     reward_parts=parts_record(sample.reward_parts),
                     fate=None if fate is None else fate.value,
                     issued_s=round(sample.issued_s, 6),
-                    finished_s=round(sample.finished_s, 6),
+                    finished_s=round(sample.finished_s or 0.0, 6),
                     engine=sample.engine,
                     moves=sample.moves,
                     version=[sample.version_start, sample.version_end],

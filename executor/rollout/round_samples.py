@@ -9,7 +9,7 @@ from ...rounds.machines.events import SampleKey
 from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.machines.round import Round
 from ...rounds.timeouts import RewardExecution
-from ..trainer.samples import TrainSample
+from ..trainer.train_samples import TrainSample
 from .reward_sum import PartScore
 
 

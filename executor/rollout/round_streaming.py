@@ -24,7 +24,7 @@ from ..engines.engine_handle import EngineHandle
 from ..memory.device_holds import trainer_name
 from ..memory.device_turns import DeviceTurns, TurnsOf
 from ..processes.faults import failure
-from ..trainer.samples import TrainSample
+from ..trainer.train_samples import TrainSample
 from ..trainer.trainer_config import UpdateSettings
 from ..trainer.trainer_group import TrainerDied, TrainerGroup
 from .engine_change import LeavingEngines

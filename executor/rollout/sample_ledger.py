@@ -20,7 +20,7 @@ from ...rounds.balancing.placement import SamplePlacement, ToPlace
 from ...rounds.machines.events import Issue, SampleKey
 from ...rounds.seeds import RoundSeeds, SeedLedger
 from ..engines.messages import EngineEvent, Request
-from ..trainer.samples import Ints
+from ..trainer.train_samples import Ints
 from .prompts import PromptText
 from .round_samples import Progress, RolloutSample
 

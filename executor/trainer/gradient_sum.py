@@ -28,7 +28,7 @@ from .policy.chunked_head import ChunkedHead
 from .policy.load_policy import LayerForwards
 from .policy.packed_rows import PackedLogprobs, PackedRow, packed_logprobs, packed_row
 from .policy.rank_mesh import PartialGradients, RankMesh
-from .samples import NOTHING, Floats, Groups, MicroBatch, ReplicaShare, pair_share, shares
+from .train_samples import NOTHING, Floats, Groups, MicroBatch, ReplicaShare, pair_share, shares
 from .trainer_config import TrainerConfig, UpdateSettings
 
 _LOG = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from ..processes.actors import ACTOR_OPTIONS, end_actor, retrieved, track, visib
 from ..processes.faults import ActorFailed, ErrorClass, InfrastructureFailed, classify, reason
 from ..processes.host import without_collection
 from ..processes.supervision import BORN_S, CALL_DEADLINE_S, PULSE_S, LastHeard, Supervisor, silent_seconds
-from .samples import Groups, ReplicaShare, shares
+from .train_samples import Groups, ReplicaShare, shares
 from .trainer_config import TrainerConfig, UpdateSettings
 
 # Threads of their own in each rank: a rank that trains can answer, and write what it has staged.

@@ -33,9 +33,9 @@ from .policy.load_policy import load_policy
 from .policy.local_tensors import ParkedParameters, whole
 from .policy.rank_mesh import RankMesh, join
 from .rank_transfers import RankTransfers
-from .samples import Groups, ReplicaShare
 from .saved_state import Staging, load_state, trainer_state
 from .step_checks import refusal
+from .train_samples import Groups, ReplicaShare
 from .trainer_config import TrainerConfig, UpdateSettings
 
 

@@ -182,7 +182,61 @@ def _run(key: str, name: str, detail: Detail) -> dict[str, Any]:
         "charts": [chart for chart in drawn if chart is not None],
         "coverage": _coverage(detail if ran else {"coverage": {}}),
         "longest": digits(detail["max_over_median_tokens"]) if ran and shape is None else "",
+        "texts": _texts(texts) if (texts := detail.get("texts")) is not None else None,
     }
+
+
+def _texts(texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return responses of a run by step, those to one prompt side by side, and hints of reward hacking."""
+    again = texts["prompt"]
+    intro = (
+        f"Of the first, a middle and the last of {count(texts['steps'], 'step')} that kept responses: the best, the "
+        "worst, the longest, and others; rlplan samples shows the rest."
+    )
+    if texts["unreadable"]:
+        intro += f" Left out: {'; '.join(texts['unreadable'])}."
+    intro += "" if texts["hints"] else " They show no hint of reward hacking."
+    return {
+        "intro": intro,
+        "hints": [{**hint, "examples": "; ".join(hint["examples"])} for hint in texts["hints"]],
+        "columns": [_text_column(column, prompts=True) for column in texts["columns"]],
+        "again": None
+        if again is None
+        else {
+            "title": f"The same prompt in several steps: {again['prompt']}",
+            "text": again["text"],
+            "columns": [_text_column(column, prompts=False) for column in again["columns"]],
+        },
+    }
+
+
+def _text_column(column: Mapping[str, Any], prompts: bool) -> dict[str, Any]:
+    """Return the responses of one step; `prompts`: each with its prompt."""
+    return {
+        "title": f"Step {column['step']:,}, {column['kind']} round",
+        "samples": [
+            {
+                "figures": _figures(row),
+                "about": f"Prompt {row['prompt']}, {count(row['prompt_tokens'], 'token')}",
+                "prompt": row["prompt_text"] if prompts else "",
+                "response": row["response"],
+            }
+            for row in column["samples"]
+        ],
+    }
+
+
+def _figures(row: Mapping[str, Any]) -> str:
+    reward = f"reward {fixed(row['reward'], '.4g')}"
+    if row["reward_parts"]:
+        parts = ", ".join(f"{name} {fixed(value, '.4g')}" for name, value in row["reward_parts"].items())
+        reward += f" ({parts})"
+    found = [reward, count(row["tokens"], "token") + (", cut off" if row["truncated"] else "")]
+    if row["advantage"] is not None:
+        found.append(f"advantage {fixed(row['advantage'], '+.3g')}")
+    if row["fate"] != "trained":
+        found.append(row["fate"] or "not trained")
+    return "; ".join(found)
 
 
 def _coverage(detail: Detail) -> Table:

@@ -20,7 +20,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Own(NamedTuple):
-    """The settings of an algorithm's paper, beside its advantage (executor/trainer/samples.py)."""
+    """The settings of an algorithm's paper, beside its advantage (executor/trainer/train_samples.py)."""
 
     loss_aggregation: Aggregation
     clip_low: float = 0.2

@@ -44,7 +44,7 @@ IMBALANCE = 0.03
 
 Simulated: 256 or 1,024 samples of log-normal lengths (medians of 500 to 6,000 tokens under caps of 4,096 and 16,384),
 whose attention costs what it does in a model of 7B, packed into micro-batches of the cap, the costliest first to the
-one of least operations (longest processing time first, Graham 1969; executor/trainer/samples.py). The fullest
+one of least operations (longest processing time first, Graham 1969; executor/trainer/train_samples.py). The fullest
 replica's work, summed over micro-batches, exceeds the mean replica's by 0.03, 0.05, 0.07, 0.1 and 0.23 micro-batches
 with 2, 4, 8, 16 and 64 replicas, and by two to four times that where attention costs as in a model of 0.6B.
 """

@@ -23,7 +23,7 @@ from ...executor.processes.supervision import Supervisor
 from ...executor.rewards.charges import RewardResult
 from ...executor.rewards.judge_pool import JudgePool, judge_config
 from ...executor.rollout.prompts import response_text
-from ...executor.trainer.samples import Groups
+from ...executor.trainer.train_samples import Groups
 from ...plans.schema.levers import RewardJudge
 from ...plans.yaml.errors import RunFailed
 from ..judge_schema import Judge, JudgeShare

@@ -19,7 +19,7 @@ from pathlib import Path
 from ...executor.configuration import update_settings
 from ...executor.rollout.round_runner import RoundOptions, RoundRunner
 from ...executor.rollout.round_samples import RolloutSample, train_groups
-from ...executor.trainer.samples import Groups, TrainSample
+from ...executor.trainer.train_samples import Groups, TrainSample
 from ...plans.schema.job import Job
 from ...plans.schema.levers import EngineLayout
 from ...rounds.machines.race import RaceRound

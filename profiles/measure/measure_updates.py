@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from ...executor.configuration import update_settings
 from ...executor.memory.device_holds import trainer_name
 from ...executor.memory.free_memory import free_host_bytes
-from ...executor.trainer.samples import Groups, TrainSample
 from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
+from ...executor.trainer.train_samples import Groups, TrainSample
 from ...executor.trainer.trainer_config import UpdateSettings
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...plans.schema.levers import UpdateLayout

@@ -146,7 +146,7 @@ def test_a_shell_completes_commands_options_and_choices():
     def values(words, begun):
         return [item.value for item in complete.get_completions(words, begun)]
 
-    assert values([], "s") == ["solve", "show", "simulate", "status", "schema"]
+    assert values([], "s") == ["solve", "show", "simulate", "status", "samples", "schema"]
     assert "--bias-budget" in values(["solve"], "--b") and values(["schema"], "pl") == ["plan"]
     assert "file" in [item.type for item in complete.get_completions(["show"], "")]
     for shell in ("bash", "zsh", "fish"):

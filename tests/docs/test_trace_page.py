@@ -8,6 +8,7 @@ from pathlib import Path
 import rlplan
 from rlplan.executor.groups.live_permits import LivePermits
 from rlplan.rounds.permits.permit_events import PlacedJob
+from rlplan.traces.kept_samples import KeptSample
 from rlplan.traces.trace import read_trace
 from rlplan.traces.trace_events import Evaluation, Step
 
@@ -99,3 +100,12 @@ def test_the_page_names_every_event_and_key_of_a_groups_journal(tmp_path):
     page = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8").split("## turns.jsonl")[1]
     for event, keys in written.items():
         assert documented[event] <= keys and all(f"`{key}`" in page for key in keys), event
+
+
+def test_the_page_of_kept_responses_names_every_key_and_hint():
+    page = (ROOT / "docs" / "samples.md").read_text(encoding="utf-8")
+    files, hints = page.partition("\n## Files\n")[2].split("\n## Hints of reward hacking\n")
+    keys = [line.split(" | ")[0] for line in files.splitlines() if line.startswith("| `")]
+    assert re.findall(r"`(\w+)`", " ".join(keys)) == list(KeptSample.__struct_fields__)
+    written = re.findall(r'name="(\w+)"', (ROOT / "traces" / "report_texts.py").read_text(encoding="utf-8"))
+    assert re.findall(r"^\| `(\w+)`", hints, re.MULTILINE) == written

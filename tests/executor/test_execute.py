@@ -16,6 +16,7 @@ from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.executor.records.model_export import export_model
 from rlplan.executor.rewards.pool import RewardResult
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS
+from rlplan.traces.kept_samples import kept_steps, read_samples
 from rlplan.traces.report import report
 from rlplan.traces.run_log import PLAN_COPY
 
@@ -84,6 +85,21 @@ def check_run(out, steps):
     return run
 
 
+def check_kept(out, log):
+    """Each step kept responses, once, as the trace and the reward function have them."""
+    files = kept_steps(out)
+    assert list(files) == [step.step for step in log.steps]
+    for number, path in files.items():
+        traced = {(row.prompt, row.draw, row.sample): row for row in log.samples[number]}
+        rows = list(read_samples(path))
+        assert len({(row.prompt, row.draw, row.sample) for row in rows}) == len(rows) >= 2
+        for row in rows:
+            there = traced[row.prompt, row.draw, row.sample]
+            assert (row.tokens, row.reward, row.fate) == (there.tokens, there.reward, there.fate)
+            assert row.reward in (None, float(len(row.response.split()) % 3 == 0)), "the text is what the reward read"
+            assert (row.advantage is not None) == (row.fate == "trained")
+
+
 def check_turns(out):
     """Each step of a trace has the turns of rounds/step_order.py in their order, whatever was interrupted before."""
     sync = ["trainer_sends", "engine_wakes_weights", "trainer_offloads", "engine_wakes_kv"]
@@ -136,6 +152,7 @@ def test_a_run_loses_nothing_by_sigkill_and_sigint(job_dir, tmp_path, execute, c
     kept = [int(folder.name[-6:]) for folder in checkpoints(out)]
     assert set(range(done + 1, last)) >= set(kept) - {done, last} >= {n for n in range(done + 1, last) if n % 2 == 0}
     check_turns(out)
+    check_kept(out, run.log)
     assert list((out / "tensorboard").glob("events.*"))
 
 

@@ -5,7 +5,7 @@ import torch
 
 from rlplan.executor.trainer import gradient_sum
 from rlplan.executor.trainer.policy import attention, chunked_head
-from rlplan.executor.trainer.samples import group_advantages
+from rlplan.executor.trainer.train_samples import group_advantages
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 
 from .test_packed_attention import plain_varlen

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlplan.executor.trainer.losses import clipped_loss, importance_weights
-from rlplan.executor.trainer.samples import AGGREGATIONS, token_weights
+from rlplan.executor.trainer.train_samples import AGGREGATIONS, token_weights
 from rlplan.executor.trainer.trainer_config import Divisors
 
 RESPONSES = st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=1, max_size=20)

@@ -11,7 +11,7 @@ from rlplan.executor.processes import supervision
 from rlplan.executor.processes.faults import InfrastructureFailed
 from rlplan.executor.processes.supervision import Patience, Supervisor
 from rlplan.executor.trainer import trainer_group as trainers
-from rlplan.executor.trainer.samples import ReplicaShare, TrainSample
+from rlplan.executor.trainer.train_samples import ReplicaShare, TrainSample
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_group import (
     PULSE_GROUP,

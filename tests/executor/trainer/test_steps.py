@@ -11,8 +11,8 @@ from rlplan.executor.trainer.losses import StepTotals
 from rlplan.executor.trainer.optimizer import learning_rate
 from rlplan.executor.trainer.policy.packed_rows import packed_row
 from rlplan.executor.trainer.policy.rank_mesh import RankMesh
-from rlplan.executor.trainer.samples import TrainSample, shares, sorted_groups
 from rlplan.executor.trainer.step_checks import LogprobLimits, refusal
+from rlplan.executor.trainer.train_samples import TrainSample, shares, sorted_groups
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.plans.schema.algorithm import Algorithm
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from rlplan.executor.processes.supervision import Patience, Supervisor
-from rlplan.executor.trainer.samples import TrainSample
+from rlplan.executor.trainer.train_samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
 from rlplan.plans.schema.job import Job
 from rlplan.plans.schema.levers import UpdateLayout

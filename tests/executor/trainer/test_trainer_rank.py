@@ -23,8 +23,8 @@ from rlplan.executor.trainer.policy.chunked_head import ChunkedHead
 from rlplan.executor.trainer.policy.load_policy import load_policy
 from rlplan.executor.trainer.policy.local_tensors import local
 from rlplan.executor.trainer.policy.packed_rows import packed_logprobs, packed_row
-from rlplan.executor.trainer.samples import TrainSample, group_advantages
 from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS, refusal
+from rlplan.executor.trainer.train_samples import TrainSample, group_advantages
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.executor.weights.transfer import VERSION_KEY, tensor_checksum

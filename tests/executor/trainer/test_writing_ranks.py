@@ -22,7 +22,7 @@ from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.run import TrainingRun
 from rlplan.executor.trainer import saved_state
-from rlplan.executor.trainer.samples import TrainSample
+from rlplan.executor.trainer.train_samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerGroup
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.plans.schema.job import Job

@@ -10,7 +10,7 @@ import pytest
 
 from rlplan.executor.engines.engine_handle import EngineBack, EngineDied, EngineHandle
 from rlplan.executor.processes.supervision import Patience, Supervisor
-from rlplan.executor.trainer.samples import TrainSample
+from rlplan.executor.trainer.train_samples import TrainSample
 from rlplan.executor.trainer.trainer_group import TrainerDied, TrainerGroup
 from rlplan.executor.weight_sync import ByBroadcast, ByFile, WeightSync
 from rlplan.executor.weights.transfer import WayClosed

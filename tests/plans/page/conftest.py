@@ -22,9 +22,11 @@ from rlplan.plans.schema.groups_plan import GroupsPlan
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.schema.predicted import Predicted
 from rlplan.plans.yaml.yaml_io import loads
+from rlplan.traces.kept_samples import samples_file, write_samples
 from rlplan.traces.report import report
 
 from ...frameworks.logs.over_sampling import Oversampled
+from ...traces.kept import kept
 from ..conftest import GROUPS, PLAN_TEXT, with_values
 from .runs import write_run
 
@@ -196,6 +198,9 @@ def runs(tmp_path_factory):
     home = tmp_path_factory.mktemp("runs")
     for name, mode, killed in (("plan", "exact", False), ("race", "race", True), ("sync", "sync", False)):
         write_run(home / name, PLAN_TEXT, mode, steps=20, killed=killed)
+    for number in range(1, 21):
+        rows = [kept(number, sample, prompt="p1", response="no_space" * 99 + "\n so" * 20) for sample in range(4)]
+        write_samples(samples_file(home / "plan", number), rows)
     return home
 
 

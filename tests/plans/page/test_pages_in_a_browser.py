@@ -5,8 +5,10 @@ import pytest
 
 from rlplan.plans.page.page_of_plan import plan_page
 from rlplan.plans.page.page_of_run import run_page
+from rlplan.traces.kept_samples import samples_file, write_samples
 from rlplan.traces.report import report
 
+from ...traces.kept import kept
 from ..conftest import PLAN_TEXT
 from .conftest import BOXES, changed, payloads, pixels, undrawn
 from .runs import write_run
@@ -73,7 +75,13 @@ def test_hostile_text_is_shown_and_not_run(plan, tmp_path, opened):
     assert found.page.inner_text("h1") == evil
     name = "<img src=x onerror=alert(1)>"
     write_run(tmp_path / "evil" / name, PLAN_TEXT, "exact", steps=8, killed=True)
+    texts = {"response": f"{evil} \x1b[31m[bold]</pre></details>", "prompt_text": evil, "prompt": evil}
+    rows = [kept(number, sample, **texts) for number in (1, 2) for sample in range(2)]
+    for number in (1, 2):
+        write_samples(samples_file(tmp_path / "evil" / name, number), rows)
     found = opened(run_page(report(tmp_path / "evil"), title="evil"))
+    assert found.page.inner_text("details[open] > pre") == f"{evil}  [31m[bold]</pre></details>"
+    assert f"several steps: {evil}" in found.page.inner_text("body")
     assert found.dialogs == [] and found.said == [] and found.page.evaluate(UNDRAWN) == []
     assert name in found.page.inner_text("body") and "</script><script>alert(2)" in found.page.inner_text("body")
 

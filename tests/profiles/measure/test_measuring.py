@@ -14,7 +14,7 @@ from rlplan.executor.engines.messages import EngineEvent
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.reward_sum import PartScore
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
-from rlplan.executor.trainer.samples import TrainSample
+from rlplan.executor.trainer.train_samples import TrainSample
 from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.profiles.laws.draft_counts import fit_drafts, summed

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.executor.trainer.samples import ADVANTAGES, STD_EPSILON, group_advantages, pack, pair_share
+from rlplan.executor.trainer.train_samples import ADVANTAGES, STD_EPSILON, group_advantages, pack, pair_share
 
 
 @pytest.mark.parametrize("name", sorted(ADVANTAGES))
