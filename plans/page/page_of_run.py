@@ -115,7 +115,7 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
         best = max(evaluations, key=lambda each: each["reward"][0])
         error = "" if last["reward"][1] is None else f"± {fixed(last['reward'][1], '.3f')}; "
         text = (
-            f"{prefix}{error}after {count(last['step'], 'step')}, {count(last['prompts'], 'prompt')} x "
+            f"{prefix}{spread}after {count(last['step'], 'step')}, {count(last['prompts'], 'prompt')} x "
             f"{last['samples']}; {fixed(first['reward'][0], '.3f')} after {first['step']}, best "
             f"{fixed(best['reward'][0], '.3f')} after {best['step']}"
         )

@@ -19,8 +19,8 @@ def written_keys(moves=False):
     """Keys of each event of a run, or of the moves of groups, from the calls that write one: `X.event("name", key=...)`
     and `trace.write("name", ...)`.
 
-    A step is written from the fields of `Step`, an evaluation from those of `Evaluation`; `**facts` of a start are what `start` is given, `**drafts.fields`
-    what that function of DraftedRound returns.
+    A step is written from the fields of `Step`, an evaluation from those of `Evaluation`; `**facts` of a start are
+    what `start` is given, `**drafts.fields` what that function of DraftedRound returns.
     """
     typed = {"step": set(Step.__struct_fields__), "evaluation": set(Evaluation.__struct_fields__)}
     keys = defaultdict(set, {} if moves else typed)
