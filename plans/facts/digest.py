@@ -100,13 +100,16 @@ UNREAD: Mapping[Kind, tuple[str, ...]] = {
         "algorithm.max_grad_norm",
         "algorithm.clip_low",
         "algorithm.clip_high",
+        "algorithm.dual_clip",
+        "algorithm.entropy_bonus",
         "algorithm.importance_sampling",
         "algorithm.seed",
     ),
     "profile": ("note", "outliers", "reward_audit", "volatile"),
 }
 """Dotted keys that no plan depends on; `*` is any key. Slots are for workloads. `algorithm.name` is here
-since the values that it sets (`dynamic_sampling`, `mask_truncated`) are read by their own keys."""
+since the values that it sets (`dynamic_sampling`, `mask_truncated`) are read by their own keys; a name that needs mode
+sync has a rule (divided-by-step)."""
 
 
 def solver_read(cluster_path: str | Path, job_path: str | Path, profile_path: str | Path) -> SolverRead:
