@@ -62,6 +62,11 @@ def _own(key: str) -> Any:
     return Field(default=getattr(OWN["grpo"], key), json_schema_extra=_no_default)
 
 
+def _is_token(level: str) -> bool:
+    """Return whether importance weights are for each token."""
+    return level == "token"
+
+
 class ImportanceSampling(Strict):
     """Correction of the difference between engine and trainer by importance weights, per token.
 
@@ -69,6 +74,9 @@ class ImportanceSampling(Strict):
     gradient; the clipped objective's ratio is then that of trainer to trainer. (Yao et al. 2025, "Your Efficient RL
     Framework Secretly Brings You Off-Policy RL Training"; the same as TRL's token_truncate and token_mask.)
     """
+
+    level: Annotated[Literal["token", "none"], Field(exclude_if=_is_token)] = "token"
+    """`token`: a weight for each token; `none`: no weights, also where they are the default."""
 
     cap: Annotated[float, Field(ge=1, le=1e6)] = 2.0
     """Largest weight of a token."""
@@ -175,9 +183,9 @@ class Algorithm(Strict):
     mask_truncated: bool = _own("mask_truncated")
     """Leave samples that reached the cap out of the loss; default: the algorithm's, false for all."""
 
-    importance_sampling: ImportanceSampling | Literal["none"] | None = None
+    importance_sampling: ImportanceSampling | None = None
     """Importance weights against the difference of engine and trainer; null: as `{}` where model.dtype is bfloat16 on
-    GPUs (kind cuda), else none; `none`: none anywhere, the clip alone bounds the difference."""
+    GPUs (kind cuda); elsewhere, and with `{level: none}`, none: the clip alone bounds the difference."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of sampling in the engines and of the trainer."""
@@ -207,11 +215,17 @@ class Algorithm(Strict):
             return "loss_aggregation: step-token-mean"
         return f"name: {self.name}" if self.name == "reinforce_plus_plus_baseline" else None
 
+    @property
+    def divides_by_std(self) -> bool:
+        """Return whether a group's advantages are divided by the standard deviation of its rewards."""
+        return self.name in ("grpo", "gspo", "cispo")
+
     def correction(self, dtype: str, kind: str) -> ImportanceSampling | None:
         """Return the importance weights of a job of this `model.dtype` on accelerators of this kind; None: none."""
-        if self.importance_sampling is None and (dtype, kind) == ("bfloat16", "cuda"):
+        found = self.importance_sampling
+        if found is None and (dtype, kind) == ("bfloat16", "cuda"):
             return ImportanceSampling()
-        return self.importance_sampling if isinstance(self.importance_sampling, ImportanceSampling) else None
+        return None if found is None or found.level == "none" else found
 
     def overrides(self) -> tuple[str, ...]:
         """Return the settings in which the job differs from its algorithm, each as `clip_high is 0.28 (grpo: 0.2)`."""

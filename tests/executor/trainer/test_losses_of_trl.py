@@ -78,7 +78,7 @@ def trl_loss(policy, groups, loss="grpo", level="token", low=0.2, high=0.2, delt
         name: torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
         for name, values in {
             "own": own, "entropies": entropies, "engine": [torch.tensor(s.logprobs) for s in samples],
-            "mask": [torch.full((len(x),), 0 if masks and s.truncated else 1) for x, s in zip(own, samples, strict=True)],
+            "mask": [torch.full((len(s.response_tokens),), int(not (masks and s.truncated))) for s in samples],
         }.items()
     }  # fmt: skip
     rewards = torch.tensor([[s.reward for s in group] for group in groups], dtype=torch.float64)

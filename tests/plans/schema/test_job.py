@@ -3,7 +3,7 @@ and where its files are; faults are in tests/plans/test_bad_input.py."""
 
 import pytest
 
-from rlplan.plans.schema.algorithm import Algorithm
+from rlplan.plans.schema.algorithm import OWN, Algorithm, ImportanceSampling
 from rlplan.plans.schema.job import Job, job_paths, load_job, objective_of
 from rlplan.plans.schema.levers import RewardJudge, RoundDrafts, RoundHandOver, SearchDrafts
 from rlplan.plans.schema.plan import load_plan
@@ -27,6 +27,29 @@ def test_a_name_alone_sets_what_its_paper_sets(name, aggregation):
     assert (found.loss_aggregation, found.clip_low, found.clip_high) == (aggregation, 0.2, 0.2)
     assert found.dynamic_sampling is found.mask_truncated is False
     assert found.importance_sampling is None and found.overrides() == ()
+
+
+def test_importance_weights_are_the_default_in_bfloat16_on_gpus_alone():
+    def correction(dtype, kind, **keys):
+        return Algorithm.model_validate({"name": "gspo", "learning_rate": 1e-6, **keys}).correction(dtype, kind)
+
+    assert correction("bfloat16", "cuda") == ImportanceSampling() == ImportanceSampling(cap=2.0, beyond="truncate")
+    assert [correction(*where) for where in (("float32", "cuda"), ("float16", "cuda"), ("bfloat16", "cpu"))] == [
+        None
+    ] * 3
+    assert correction("float32", "cpu", importance_sampling={"cap": 3.0}) == ImportanceSampling(cap=3.0)
+    assert correction("bfloat16", "cuda", importance_sampling={"level": "none"}) is None
+
+
+def test_a_name_sets_the_clip_and_says_whether_the_whole_step_divides():
+    def found(name, **keys):
+        return Algorithm.model_validate({"name": name, "learning_rate": 1e-6, **keys})
+
+    bounds = {name: (found(name).clip_low, found(name).clip_high) for name in ("gspo", "cispo")}
+    assert bounds == {"gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
+    assert found("cispo").loss_aggregation == "token-mean" and found("gspo", clip_high=0.1).clip_high == 0.1
+    assert {name for name in OWN if found(name).whole_step} == {"reinforce_plus_plus_baseline"}
+    assert found("grpo", loss_aggregation="step-token-mean").whole_step == "loss_aggregation: step-token-mean"
 
 
 def test_an_objective_is_dollars_within_seconds_or_told_how_to_be():
