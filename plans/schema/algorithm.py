@@ -220,12 +220,15 @@ class Algorithm(Strict):
         """Return whether a group's advantages are divided by the standard deviation of its rewards."""
         return self.name in ("grpo", "gspo", "cispo")
 
+    @property
+    def corrects(self) -> bool | None:
+        """Return whether the job turns importance weights on or off; None: it leaves that to `correction`."""
+        return None if self.importance_sampling is None else self.importance_sampling.level != "none"
+
     def correction(self, dtype: str, kind: str) -> ImportanceSampling | None:
         """Return the importance weights of a job of this `model.dtype` on accelerators of this kind; None: none."""
-        found = self.importance_sampling
-        if found is None and (dtype, kind) == ("bfloat16", "cuda"):
-            return ImportanceSampling()
-        return None if found is None or found.level == "none" else found
+        on = (dtype, kind) == ("bfloat16", "cuda") if self.corrects is None else self.corrects
+        return self.importance_sampling or ImportanceSampling() if on else None
 
     def overrides(self) -> tuple[str, ...]:
         """Return the settings in which the job differs from its algorithm, each as `clip_high is 0.28 (grpo: 0.2)`."""

@@ -87,7 +87,7 @@ def passes(logits, targets, weights):
     return logprobs.detach(), entropies, ours.grad
 
 
-def test_entropies_have_a_gradient_where_a_policy_explores_also_beside_tokens_that_cannot_be_drawn():
+def test_entropies_have_a_gradient_where_the_head_explores():
     logits, targets = 3.0 * torch.randn(6, VOCABULARY), torch.randint(0, VOCABULARY - 1, (6,))
     logits[:, -1] = -torch.inf
     ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()

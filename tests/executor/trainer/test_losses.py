@@ -115,7 +115,7 @@ def test_loss_and_gradient_are_finite_at_any_finite_ratio(settings):
     assert loss.isfinite() and logprobs.grad.isfinite().all() and logprobs.grad.any()
 
 
-def test_the_whole_step_decides_what_a_batch_wide_spread_and_its_own_tokens_divide_by():
+def test_what_a_whole_step_divides_by_is_one_factor():
     plain = Algorithm.model_validate({"name": "grpo", "learning_rate": 1e-6})
     batch = plain.model_copy(update={"name": "reinforce_plus_plus_baseline"})
     rewards = [[0.0, 1.0, 1.0], [0.2, 0.5, 0.2], [3.0, 3.0, 3.0]]

@@ -134,7 +134,7 @@ NAMED["vime"] = NAMED["slime"]
 
 
 @pytest.mark.parametrize("framework", EXPORTS)
-def test_an_algorithm_is_written_by_the_frameworks_name_or_told_to_be_missing(tmp_path, framework):
+def test_an_algorithm_has_the_frameworks_name_or_is_told_to_miss(tmp_path, framework):
     source, table = ExportSource.read(EXAMPLES / "math-32b.yaml", tmp_path), key_table(framework)
     plain = dict(EXPORTS[framework](ExportDraft(framework, source=source)).settings)
     for name, expected in zip(("gspo", "cispo", "reinforce_plus_plus_baseline"), NAMED[framework], strict=True):
@@ -156,7 +156,7 @@ def test_an_algorithm_is_written_by_the_frameworks_name_or_told_to_be_missing(tm
 
 
 @pytest.mark.parametrize("framework", EXPORTS)
-def test_bfloat16_on_gpus_is_exported_with_importance_weights_unless_the_job_has_none(tmp_path, framework):
+def test_importance_weights_are_exported_for_bfloat16_on_gpus(tmp_path, framework):
     source = ExportSource.read(EXAMPLES / "math-32b.yaml", tmp_path)
     told = []
     for correction in (None, ImportanceSampling(level="none")):
