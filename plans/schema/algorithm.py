@@ -32,6 +32,8 @@ class Own(NamedTuple):
     clip_high: float = 0.2
     dynamic_sampling: bool = False
     mask_truncated: bool = False
+    dual_clip: float | None = None
+    entropy_bonus: float = 0.0
 
 
 OWN = {
@@ -242,4 +244,4 @@ class Algorithm(Strict):
 
 def _yaml_text(value: object) -> str:
     """Return a value as YAML writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -71,6 +71,8 @@ def test_only_what_a_job_sets_otherwise_is_told():
         "loss_aggregation is token-mean (dr_grpo: seq-mean-token-sum-norm)",
         "dynamic_sampling is true (dr_grpo: false)",
     )
+    bounded = Algorithm.model_validate({"name": "gspo", "learning_rate": 1e-6, "dual_clip": 3.0, "entropy_bonus": 0.01})
+    assert bounded.overrides() == ("dual_clip is 3.0 (gspo: null)", "entropy_bonus is 0.01 (gspo: 0.0)")
     job = loads(JOB.replace("name: grpo", "name: rloo"), Job)
     assert "loss_aggregation" not in job.algorithm.model_fields_set and loads(dump(job), Job) == job
 
