@@ -108,4 +108,4 @@ class AcceleratePeer:
         counts = torch.tensor([len(s.response_tokens) for s in samples])
         advantage = torch.tensor(advantages).repeat_interleave(counts)
         weight = torch.tensor(weights).repeat_interleave(counts)
-        return self._objective.loss(logprobs, old, advantage, weight).loss
+        return self._objective.loss(logprobs, logprobs, old, advantage, weight, lambda means: means).loss

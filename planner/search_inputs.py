@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from functools import partial
 
 from ..plans.phrases.numbers import count
@@ -19,7 +20,7 @@ from ..profiles.reward_tables import with_reward_times
 from .choose.candidate_search import Search
 from .choose.candidates.candidate_rounds import few_for_refills
 from .choose.candidates.candidate_space import Space, enumerate_space
-from .choose.candidates.pool_choice import choose_pools
+from .choose.candidates.pool_choice import Unplannable, choose_pools
 from .choose.candidates.reward_choices import fixed_workers, judge_places, room_beside, undecided
 from .choose.candidates.solve_options import DEFAULTS, SolveOptions
 from .choose.cost_error import noise_of
@@ -47,9 +48,11 @@ def prepare(
 
     `planned`: a plan of the job, whose pools are taken, and where its judge is; None: those that the job names.
     `judge`: where the judge of a job that has one is; None: at the first of its places.
-    Reward seconds that the profile assumes are replaced by those that ship for the job's kind of reward.
+    Reward seconds that the profile assumes are replaced by those that ship for the job's kind of reward. Raises
+    Unplannable where a mode is forced that the job's loss does not go with.
     """
     profile, _ = with_reward_times(profile, job.reward.kind)
+    options = _as_the_loss_allows(job, options)
     if planned is not None:
         judge = planned.reward.judge
     elif judge is None:
@@ -88,6 +91,23 @@ def prepare(
     )
     limits = _limits(job, profile, space, model.mean_tokens, options)
     return Search(setting, space, limits, job.slo.step_p95_s, mode, options.passes)
+
+
+def _as_the_loss_allows(job: Job, options: SolveOptions) -> SolveOptions:
+    """The options with mode sync, where the job's loss divides by what a step itself has. Raises Unplannable if another
+    mode is forced."""
+    setting = job.algorithm.whole_step
+    if setting is None:
+        return options
+    key, value = setting.split(": ")
+    if options.mode not in (None, "sync"):
+        raise Unplannable(
+            "job",
+            ("algorithm", key),
+            f"is {value}, which divides by what a step itself has: a token would weigh differently in short and in "
+            f"long rounds of mode {options.mode}; write --mode sync, or a loss that divides by constants",
+        )
+    return replace(options, mode="sync")
 
 
 def places_of_judge(cluster: Cluster, job: Job, profile: Profile, options: SolveOptions) -> list[RewardJudge | None]:

@@ -3,7 +3,8 @@
 Invariants:
 - Gradients do not depend on which groups were added together, on the micro-batch split or on the number of ranks,
   beyond rounding: advantages belong to a group, every token's weight in the loss holds the division by constants of the
-  plan, and gradients are summed, never averaged.
+  plan, and gradients are summed, never averaged. A divisor that the whole step decides is applied to its sum
+  (`train_samples.step_factor`).
 - No weight changes while gradients are summed.
 - `add` and `finish` are collective. Replicas that take no part in an `add` run empty micro-batches beside the others:
   they hold shards of the parameters that the others gather.
@@ -26,9 +27,10 @@ from torch.distributed.fsdp import FSDPModule
 from .losses import Objective, StepTotals
 from .policy.chunked_head import ChunkedHead
 from .policy.load_policy import LayerForwards
+from .policy.local_tensors import local
 from .policy.packed_rows import PackedLogprobs, PackedRow, packed_logprobs, packed_row
 from .policy.rank_mesh import PartialGradients, RankMesh
-from .train_samples import NOTHING, Floats, Groups, MicroBatch, ReplicaShare, pair_share, shares
+from .train_samples import NOTHING, Floats, Groups, MicroBatch, ReplicaShare, pair_share, shares, step_factor
 from .trainer_config import TrainerConfig, UpdateSettings
 
 _LOG = logging.getLogger(__name__)
@@ -48,6 +50,8 @@ class _Open:
     samples: int = 0
     tokens: int = 0
     rewards: float = 0.0
+    squares: float = 0.0
+    tokens_in_loss: int = 0
     batches: int = 0
     learned: bool = False  # a micro-batch with a gradient was run
 
@@ -60,7 +64,7 @@ class GradientSum:
         self._objective = Objective(config)
         self.pairs = pair_share(model.config)
         """Costs of a pair of tokens, for who makes shares."""
-        self._head = ChunkedHead(model, config.temperature)
+        self._head = ChunkedHead(model, config.temperature, explores=config.algorithm.entropy_bonus > 0)
         self._partial_gradients = PartialGradients(model, mesh)
         self._layers = LayerForwards(model, config.update.recompute)
         self._layers.compiled = config.compile == "on"
@@ -94,6 +98,8 @@ class GradientSum:
         step.samples += groups.samples
         step.tokens += groups.tokens
         step.rewards += groups.rewards
+        step.squares += groups.squares
+        step.tokens_in_loss += groups.tokens_in_loss
         step.batches += len(groups.watched) + len(groups.learning)
         self._layers.recompute = update.recompute
         with torch.no_grad():
@@ -120,6 +126,12 @@ class GradientSum:
             step.batches += 1
         self._partial_gradients.sum()
         metrics = self._objective.named(step.totals.metrics(self._mesh.batch_group))
+        of_step = step.samples, step.squares, step.tokens_in_loss
+        factor = step_factor(self._config.algorithm, self._config.divisors, *of_step)
+        if factor != 1.0:
+            metrics["loss"] *= factor
+            for parameter in self._model.parameters():
+                local(parameter.grad).mul_(factor)
         return metrics | {
             "reward_mean": step.rewards / step.samples,
             "tokens": step.tokens,
@@ -168,7 +180,7 @@ class GradientSum:
         result = packed_logprobs(self._model, self._head, row)
         old = self._held(batch.logprobs, row)
         token_weight = self._held(np.repeat(batch.weights, batch.response_lengths), row)
-        totals.add_tokens(token_weight > 0, result.logprobs.detach() - old, result.entropies)
+        totals.add_tokens(token_weight > 0, result.logprobs.detach() - old, result.entropies.detach())
         return result, old, token_weight, row
 
     def _held(self, values: Floats, row: PackedRow) -> torch.Tensor:
@@ -179,6 +191,19 @@ class GradientSum:
         """Forward and backward of one micro-batch, perhaps an empty one; gradients add to those already there."""
         result, old, token_weight, row = self._forward(batch, totals)
         advantage = self._held(np.repeat(batch.advantages, batch.response_lengths), row)
-        loss, clipped = self._objective.loss(result.logprobs, old, advantage, token_weight)
+
+        def response_means(values: torch.Tensor) -> torch.Tensor:
+            if not len(batch.response_lengths):
+                return values
+            lengths = torch.tensor(batch.response_lengths, device=self._device)
+            responses = torch.repeat_interleave(lengths)[row.held]
+            sums = torch.zeros(len(lengths), device=self._device).index_add_(0, responses, values)
+            if self._mesh.sequence_group is not None:
+                dist.all_reduce(sums, group=self._mesh.sequence_group)
+            return (sums / lengths)[responses]
+
+        loss, clipped = self._objective.loss(
+            result.logprobs, result.entropies, old, advantage, token_weight, response_means
+        )
         torch.autograd.backward(loss + result.anchor)
         totals.add_loss(loss, clipped)

@@ -12,11 +12,19 @@ between engine and trainer becomes a constant weight `exp(trainer_logp - engine_
 is `-min(r, cap) A dlogp`: where the clip drops a token that drifted one way and leaves one that drifted the other way
 unbounded, the cap bounds both alike and drops none.
 
+Two algorithms change the ratio. GSPO (arXiv 2507.18071) takes that of the whole response, the geometric mean of its
+tokens' ratios: each token has its value, and the gradient of its own log-probability, which over a response of equal
+weights and one advantage sum up to the gradient of the response's loss. CISPO (arXiv 2506.13585) makes the clipped
+ratio a constant weight, `-clip(r) A logp`, so that a token whose ratio is clipped still has a gradient. Dual clip
+(arXiv 1912.09729) bounds the loss of a token of negative advantage by `-c A`, whatever its ratio. An entropy bonus
+subtracts `entropy_bonus * H` from a token's loss; no importance weight acts on it.
+
 Every token carries a weight that already holds the division, and the loss of a step is the plain sum of
-`weight * token loss`. What is divided by are constants (`Divisors`), never counts of the step at hand. So gradients may
-simply be summed; neither the micro-batch split nor the number of ranks changes them; and a token weighs the same in a
-short, a long and a partial round, whose gradients sum up to those of synchronous steps. What clipping and the second
-moment make of a step's gradient is made alike by the norms that the plan states for each kind of round.
+`weight * token loss`. What is divided by are constants (`Divisors`), never counts of a micro-batch or a rank. So
+gradients may simply be summed; neither the micro-batch split nor the number of ranks changes them; and a token weighs
+the same in a short, a long and a partial round, whose gradients sum up to those of synchronous steps. What clipping and
+the second moment make of a step's gradient is made alike by the norms that the plan states for each kind of round. In
+mode sync alone a loss may divide by what the step itself has: its summed gradients are, once (`train_samples.step_factor`).
 
 Totals are kept on the device, so that no micro-batch waits for a number.
 """
@@ -24,6 +32,7 @@ Totals are kept on the device, so that no micro-batch waits for a number.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -31,13 +40,17 @@ import torch.distributed as dist
 
 from .trainer_config import TrainerConfig
 
+MOST_LOG_RATIO = 20.0
+"""Bound of the logarithm of a ratio, as in verl: exp(20) is 5e8, and what is beyond would not be finite for long."""
+
 
 class ClippedLoss(NamedTuple):
     """Loss of some tokens.
 
     Attributes:
         loss: scalar, differentiable; the weighted sum of token losses.
-        clipped: how many tokens of weight above 0 have a clipped ratio, hence no gradient; integer scalar.
+        clipped: how many tokens of weight above 0 have a clipped ratio, hence no gradient (of CISPO a bounded one);
+            integer scalar.
     """
 
     loss: torch.Tensor
@@ -45,19 +58,37 @@ class ClippedLoss(NamedTuple):
 
 
 def clipped_loss(
+    log_ratios: torch.Tensor,
+    advantages: torch.Tensor,
+    weights: torch.Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+) -> ClippedLoss:
+    """PPO's clipped objective over N response tokens (see the module's docstring). All tensors have shape [N]."""
+    ratio = torch.exp(log_ratios.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO))
+    free = -ratio * advantages
+    bounded = -ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages
+    losses, clipped = torch.maximum(free, bounded), bounded > free
+    if dual_clip is not None:
+        most = torch.where(advantages < 0, -dual_clip * advantages, torch.inf)
+        losses, clipped = torch.minimum(losses, most), clipped | (losses > most)
+    return ClippedLoss((losses * weights).sum(), (clipped & (weights > 0)).sum())
+
+
+def cispo_loss(
     logprobs: torch.Tensor,
-    old_logprobs: torch.Tensor,
+    log_ratios: torch.Tensor,
     advantages: torch.Tensor,
     weights: torch.Tensor,
     clip_low: float,
     clip_high: float,
 ) -> ClippedLoss:
-    """PPO's clipped objective over N response tokens (see the module's docstring). All tensors have shape [N]."""
-    ratio = torch.exp(logprobs - old_logprobs)
-    free = -ratio * advantages
-    bounded = -ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages
-    clipped = ((bounded > free) & (weights > 0)).sum()
-    return ClippedLoss((torch.maximum(free, bounded) * weights).sum(), clipped)
+    """CISPO's objective over N response tokens (see the module's docstring). All tensors have shape [N]."""
+    ratio = torch.exp(log_ratios.detach().clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO))
+    bounded = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    clipped = ((bounded != ratio) & (weights > 0)).sum()
+    return ClippedLoss((-bounded * advantages * logprobs * weights).sum(), clipped)
 
 
 def importance_weights(ratio: torch.Tensor, cap: float, beyond: str) -> torch.Tensor:
@@ -74,12 +105,17 @@ def importance_weights(ratio: torch.Tensor, cap: float, beyond: str) -> torch.Te
     return torch.where(ratio > cap, torch.zeros_like(ratio), ratio)
 
 
+ResponseMeans = Callable[[torch.Tensor], torch.Tensor]
+"""Of values of the tokens that a rank holds, shape [N]: for each token the mean over all tokens of its response
+(collective over the ranks that share them)."""
+
+
 class Objective:
     """The algorithm's formulas for one trainer; it holds no state."""
 
     def __init__(self, config: TrainerConfig) -> None:
         self._algorithm = config.algorithm
-        self._correction = config.algorithm.importance_sampling
+        self._correction = config.algorithm.correction(config.dtype, config.device)
 
     @property
     def importance_cap(self) -> float:
@@ -87,15 +123,31 @@ class Objective:
         return math.inf if self._correction is None else self._correction.cap
 
     def loss(
-        self, logprobs: torch.Tensor, engine: torch.Tensor, advantages: torch.Tensor, weights: torch.Tensor
+        self,
+        logprobs: torch.Tensor,
+        entropies: torch.Tensor,
+        engine: torch.Tensor,
+        advantages: torch.Tensor,
+        weights: torch.Tensor,
+        response_means: ResponseMeans,
     ) -> ClippedLoss:
         """Loss of N tokens, all of shape [N]; `engine`: log-probabilities as they were sampled."""
-        old = engine
+        algorithm, old, corrected = self._algorithm, engine, weights
         if self._correction is not None:
             old = logprobs.detach()
             ratio = torch.exp(old - engine)
-            weights = weights * importance_weights(ratio, self._correction.cap, self._correction.beyond)
-        return clipped_loss(logprobs, old, advantages, weights, self._algorithm.clip_low, self._algorithm.clip_high)
+            corrected = weights * importance_weights(ratio, self._correction.cap, self._correction.beyond)
+        log_ratios, bounds = logprobs - old, (algorithm.clip_low, algorithm.clip_high)
+        if algorithm.name == "gspo":
+            own = log_ratios.detach()
+            log_ratios = log_ratios - own + response_means(own)
+        if algorithm.name == "cispo":
+            result = cispo_loss(logprobs, log_ratios, advantages, corrected, *bounds)
+        else:
+            result = clipped_loss(log_ratios, advantages, corrected, *bounds, algorithm.dual_clip)
+        if not algorithm.entropy_bonus:
+            return result
+        return result._replace(loss=result.loss - algorithm.entropy_bonus * (entropies * weights).sum())
 
     def named(self, totals: dict[str, float]) -> dict[str, float]:
         """The metrics of a step's totals; those of importance weights only with importance sampling."""

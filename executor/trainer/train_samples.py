@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...plans.schema.algorithm import Algorithm
 from .trainer_config import Divisors, TrainerConfig
 
 STD_EPSILON = 1e-4  # added to the standard deviation, as TRL does: near-equal rewards must not become huge advantages
@@ -53,7 +54,15 @@ def rloo(rewards: Sequence[float]) -> list[float]:
     return [r - (total - r) / others for r in rewards]
 
 
-ADVANTAGES: dict[str, Callable[[Sequence[float]], list[float]]] = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
+ADVANTAGES: dict[str, Callable[[Sequence[float]], list[float]]] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "gspo": grpo,
+    "cispo": grpo,
+    # Here to a factor, which is known when the whole step is: `step_factor`.
+    "reinforce_plus_plus_baseline": dr_grpo,
+}
 
 
 def group_advantages(algorithm: str, rewards: Sequence[float]) -> list[float]:
@@ -71,7 +80,26 @@ def group_advantages(algorithm: str, rewards: Sequence[float]) -> list[float]:
     return ADVANTAGES[algorithm](rewards)
 
 
-AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+def step_factor(algorithm: Algorithm, divisors: Divisors, samples: int, squares: float, tokens: int) -> float:
+    """What the gradients of a whole step are multiplied by, where the algorithm divides by what the step itself has.
+
+    Such a divisor is one number for the step, known when all of its groups are, which may come one after another; the
+    clipped loss is homogeneous in its advantages, so that dividing at the end is the same as dividing before.
+
+    `reinforce_plus_plus_baseline`: 1 / (std + 1e-4) of the step's advantages r - mean over the group, from their sum of
+    `squares`: their mean is 0, so that subtracting it does nothing (arXiv 2501.03262, section 3; a response has one
+    advantage here, where verl and OpenRLHF count it once for each of its tokens). `step-token-mean`: T of `divisors`,
+    by which token weights were divided, over the step's own `tokens` in the loss. Else 1.
+    """
+    factor = 1.0
+    if algorithm.name == "reinforce_plus_plus_baseline":
+        factor /= math.sqrt(squares / (samples - 1)) + STD_EPSILON
+    if algorithm.loss_aggregation == "step-token-mean":
+        factor *= divisors.tokens / max(tokens, 1)
+    return factor
+
+
+AGGREGATIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm", "step-token-mean")
 
 
 def token_weights(aggregation: str, lengths: Sequence[int], in_loss: Sequence[bool], divisors: Divisors) -> list[float]:
@@ -79,7 +107,8 @@ def token_weights(aggregation: str, lengths: Sequence[int], in_loss: Sequence[bo
 
     With N samples in the loss of a synchronous step and their T tokens, as the plan states them (`divisors`):
     `token-mean` (DAPO): 1/T, long responses count more; `seq-mean-token-mean` (GRPO): 1/(N * own length);
-    `seq-mean-token-sum-norm` (Dr. GRPO): 1/(N * max_response_tokens).
+    `seq-mean-token-sum-norm` (Dr. GRPO): 1/(N * max_response_tokens); `step-token-mean`: as `token-mean`, until
+    `step_factor` is known.
     So a response's weights depend on that response alone. Those that are not in the loss (`mask_truncated`), and empty
     ones, have weight 0. Raises ValueError for an unknown aggregation, or a divisor that is not positive.
     """
@@ -88,7 +117,7 @@ def token_weights(aggregation: str, lengths: Sequence[int], in_loss: Sequence[bo
     if not all(divisor > 0 for divisor in divisors):
         raise ValueError(f"the loss cannot be divided by {divisors}")
     counted = [length if included else 0 for length, included in zip(lengths, in_loss, strict=True)]
-    if aggregation == "token-mean":
+    if aggregation in ("token-mean", "step-token-mean"):
         return [1.0 / divisors.tokens if length else 0.0 for length in counted]
     if aggregation == "seq-mean-token-mean":
         return [1.0 / (divisors.samples * length) if length else 0.0 for length in counted]
@@ -236,11 +265,14 @@ class ReplicaShare(NamedTuple):
 
     Attributes:
         watched: micro-batches without a gradient, which cost a forward: their samples have no advantage (all rewards of
-            the group are equal) or no weight (truncated, and masked); they are looked at for the metrics.
+            the group are equal; with an entropy bonus these learn) or no weight (truncated, and masked); they are
+            looked at for the metrics.
         learning: micro-batches with one. Of both there are equally many on every replica.
         prompts: of all groups.
         samples, tokens: of all groups.
         rewards: their sum over all groups.
+        squares: sum over all groups of the squared advantages.
+        tokens_in_loss: response tokens of all groups that have a weight.
     """
 
     watched: list[MicroBatch]
@@ -249,6 +281,8 @@ class ReplicaShare(NamedTuple):
     samples: int
     tokens: int
     rewards: float
+    squares: float = 0.0
+    tokens_in_loss: int = 0
 
 
 def shares(
@@ -275,11 +309,15 @@ def shares(
                 )
         return found
 
-    learns = [advantages[i] != 0.0 and weights[i] != 0.0 for i in range(len(samples))]
+    explores = config.algorithm.entropy_bonus > 0
+    learns = [weights[i] != 0.0 and (explores or advantages[i] != 0.0) for i in range(len(samples))]
     parts = zip(*(dealt([i for i in range(len(samples)) if learns[i] is kind]) for kind in (False, True)), strict=True)
     prompts = list(dict.fromkeys(sample.prompt_id for sample in samples))
     tokens, rewards = sum(sample.tokens for sample in samples), sum(sample.known_reward for sample in samples)
-    return [ReplicaShare(watched, learning, prompts, len(samples), tokens, rewards) for watched, learning in parts]
+    squares = math.fsum(advantage * advantage for advantage in advantages)
+    in_loss = sum(len(sample.response_tokens) for sample, weight in zip(samples, weights, strict=True) if weight)
+    of_all = (prompts, len(samples), tokens, rewards, squares, in_loss)
+    return [ReplicaShare(watched, learning, *of_all) for watched, learning in parts]
 
 
 def weighed_samples(groups: Groups, config: TrainerConfig) -> tuple[list[TrainSample], list[float], list[float]]:

@@ -17,6 +17,7 @@ from ...plans.facts.device_shares import ENGINE_SHARE
 from ...plans.facts.trainer_setup import Framework
 from ...plans.phrases.numbers import digits, percent
 from ...plans.phrases.sentences import listed
+from ...plans.schema.algorithm import ImportanceSampling
 from ...plans.schema.cluster import Cluster, Pool, load_cluster
 from ...plans.schema.job import Job, load_job, model_folder
 from ...plans.schema.levers import UpdateLayout
@@ -144,6 +145,11 @@ class ExportSource:
     def train(self) -> UpdateLayout:
         """The trainers of most rounds."""
         return self.plan.job.rounds.short.train
+
+    @property
+    def correction(self) -> ImportanceSampling | None:
+        """The importance weights of the job's tokens on its accelerators."""
+        return self.job.algorithm.correction(self.job.model.dtype, self.pool.accelerators.kind)
 
     @property
     def on_cpu(self) -> bool:
@@ -349,6 +355,23 @@ class ExportDraft(SettingsDraft):
             self.approximate(
                 "rounds.rollout.kv_tokens", key, value, f"a share of the GPU that holds {shown}, within 1 %"
             )
+
+    def step_tokens(self, key: str, value: Any) -> None:
+        """The mean over tokens, in a framework that divides by a step's own tokens."""
+        if self.source.job.algorithm.loss_aggregation == "step-token-mean":
+            self.map("loss", key, value)
+        else:
+            self.approximate("loss", key, value, "divides by a step's own tokens, not by a constant")
+
+    def beside_the_clip(self, dual_clip: str, entropy: str, entropy_cost: str = "") -> None:
+        """The dual clip and the entropy bonus, where the job has them, by their keys."""
+        algorithm = self.source.job.algorithm
+        if algorithm.dual_clip is not None:
+            self.map("algorithm.dual_clip", dual_clip, algorithm.dual_clip)
+        if algorithm.entropy_bonus and entropy_cost:
+            self.approximate("algorithm.entropy_bonus", entropy, algorithm.entropy_bonus, entropy_cost)
+        elif algorithm.entropy_bonus:
+            self.map("algorithm.entropy_bonus", entropy, algorithm.entropy_bonus)
 
     def levers(self) -> None:
         """Levers of a round that no framework has: they are named where the plan uses them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .draft import ExportDraft, FrameworkExport, Here
+from .export_verl import WHITENS
 from .own_files import flag_words, override_words, reward_file, rows_file, run_file, shell_line, skyrl_main
 
 
@@ -73,8 +74,23 @@ def export_skyrl(draft: ExportDraft) -> FrameworkExport:
 def _skyrl_algorithm(draft: ExportDraft) -> None:
     algorithm, own = draft.source.job.algorithm, "trainer.algorithm."
     optimizer = "trainer.policy.optimizer_config."
-    draft.map("algorithm.name", f"{own}advantage_estimator", "rloo" if algorithm.name == "rloo" else "grpo")
-    draft.set(f"{own}grpo_norm_by_std", algorithm.name == "grpo")
+    if algorithm.name == "reinforce_plus_plus_baseline":
+        draft.set(f"{own}advantage_batch_normalize", True)
+        draft.approximate("algorithm.name", f"{own}advantage_estimator", "grpo", WHITENS)
+    else:
+        draft.map("algorithm.name", f"{own}advantage_estimator", "rloo" if algorithm.name == "rloo" else "grpo")
+    draft.set(f"{own}grpo_norm_by_std", algorithm.divides_by_std)
+    if algorithm.name in ("gspo", "cispo"):
+        draft.set(f"{own}policy_loss_type", algorithm.name)
+    elif algorithm.dual_clip is not None:
+        draft.set(f"{own}policy_loss_type", "dual_clip")
+    if algorithm.name == "gspo" and algorithm.dual_clip is not None:
+        draft.note("algorithm.dual_clip", "not expressible", "its gspo has no bound for negative advantages")
+    elif algorithm.dual_clip is not None:
+        draft.map("algorithm.dual_clip", f"{own}clip_ratio_c", algorithm.dual_clip)
+    if algorithm.entropy_bonus:
+        draft.set(f"{own}use_entropy_loss", True)
+        draft.map("algorithm.entropy_bonus", f"{own}entropy_loss_coef", algorithm.entropy_bonus)
     draft.set(f"{own}use_kl_loss", False)
     draft.map("algorithm.learning_rate", f"{optimizer}lr", algorithm.learning_rate)
     draft.map("algorithm.betas", f"{optimizer}adam_betas", list(algorithm.betas))
@@ -86,18 +102,18 @@ def _skyrl_algorithm(draft: ExportDraft) -> None:
         draft.map("algorithm.schedule", f"{optimizer}scheduler", "constant_with_warmup")
     else:
         draft.approximate("algorithm.schedule", f"{optimizer}scheduler", schedule.kind, "falls to 0 over the whole run")
-    draft.map("algorithm.clip_low", f"{own}eps_clip_low", algorithm.clip_low)
-    draft.map("algorithm.clip_high", f"{own}eps_clip_high", algorithm.clip_high)
+    bounds = f"{own}cispo.cispo_eps_clip" if algorithm.name == "cispo" else f"{own}eps_clip"
+    draft.map("algorithm.clip_low", f"{bounds}_low", algorithm.clip_low)
+    draft.map("algorithm.clip_high", f"{bounds}_high", algorithm.clip_high)
     losses = {
         "token-mean": "token_mean",
+        "step-token-mean": "token_mean",
         "seq-mean-token-mean": "sequence_mean",
         "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
     }
     reduction = losses[algorithm.loss_aggregation]
     if reduction == "token_mean":
-        draft.approximate(
-            "loss", f"{own}loss_reduction", reduction, "divides by a step's own tokens, not by a constant"
-        )
+        draft.step_tokens(f"{own}loss_reduction", reduction)
     else:
         draft.map("loss", f"{own}loss_reduction", reduction)
         if reduction == "seq_mean_token_sum_norm":
@@ -105,7 +121,7 @@ def _skyrl_algorithm(draft: ExportDraft) -> None:
     if algorithm.dynamic_sampling:
         draft.map("algorithm.dynamic_sampling", f"{own}dynamic_sampling.type", "filter")
     draft.map("algorithm.mask_truncated", "generator.apply_overlong_filtering", algorithm.mask_truncated)
-    sampling = algorithm.importance_sampling
+    sampling = draft.source.correction
     if sampling is not None:
         draft.map("algorithm.importance_sampling", f"{own}off_policy_correction.tis_ratio_type", "token")
         draft.set(f"{own}off_policy_correction.token_tis_ratio_clip_high", sampling.cap)
@@ -180,8 +196,18 @@ def export_openrlhf(draft: ExportDraft) -> FrameworkExport:
 
 def _openrlhf_algorithm(draft: ExportDraft) -> None:
     algorithm = draft.source.job.algorithm
-    estimators = {"grpo": "group_norm", "dr_grpo": "dr_grpo", "rloo": "rloo"}
-    draft.map("algorithm.name", "--algo.advantage.estimator", estimators[algorithm.name])
+    estimators = {"dr_grpo": "dr_grpo", "rloo": "rloo", "reinforce_plus_plus_baseline": "reinforce_baseline"}
+    estimator = estimators.get(algorithm.name, "group_norm")
+    if algorithm.name == "cispo":
+        draft.set("--algo.advantage.estimator", estimator)
+        draft.note("algorithm.name", "not expressible", "tokens whose ratio is clipped have no gradient, as in PPO")
+    elif algorithm.name == "reinforce_plus_plus_baseline":
+        draft.approximate("algorithm.name", "--algo.advantage.estimator", estimator, WHITENS)
+    else:
+        draft.map("algorithm.name", "--algo.advantage.estimator", estimator)
+    if algorithm.name == "gspo":
+        draft.set("--actor.policy_loss_type", "gspo")
+    draft.beside_the_clip("--actor.dual_clip", "--actor.entropy_coef")
     draft.set("--algo.kl.init_coef", 0.0)
     draft.map("algorithm.learning_rate", "--actor.adam.lr", algorithm.learning_rate)
     draft.map("algorithm.betas", "--actor.adam.betas", list(algorithm.betas))
@@ -202,14 +228,12 @@ def _openrlhf_algorithm(draft: ExportDraft) -> None:
     if algorithm.loss_aggregation == "seq-mean-token-mean":
         draft.map("loss", "--actor.loss_agg_mode", "seq-mean-token-mean")
     else:
-        draft.approximate(
-            "loss", "--actor.loss_agg_mode", "token-mean", "divides by a step's own tokens, not by a constant"
-        )
+        draft.step_tokens("--actor.loss_agg_mode", "token-mean")
     if algorithm.dynamic_sampling:
         draft.map("algorithm.dynamic_sampling", "--algo.dynamic_filtering_enable", True)
     if algorithm.mask_truncated:
         draft.note("algorithm.mask_truncated", "not expressible", "responses that reach the cap are trained")
-    sampling = algorithm.importance_sampling
+    sampling = draft.source.correction
     if sampling is not None:
         draft.map("algorithm.importance_sampling", "--algo.advantage.is_correction_level", "token")
         draft.set("--algo.advantage.is_correction_mode", "mask" if sampling.beyond == "mask" else "clip")

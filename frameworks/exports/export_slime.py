@@ -7,6 +7,7 @@ from typing import Literal
 from ...plans.facts.model_names import architecture_of
 from ...plans.facts.model_shape import named_model, tp_divides
 from .draft import ExportDraft, ExportSource, FrameworkExport, Here
+from .export_verl import WHITENS
 from .own_files import flag_words, reward_file, rows_file, run_file, shell_line
 
 _MODULE = "rlplan.frameworks.slime.slime_rollout"
@@ -187,14 +188,20 @@ def _fitting_tp(source: ExportSource) -> int:
 
 def _algorithm(draft: ExportDraft, name: str) -> None:
     source, algorithm = draft.source, draft.source.job.algorithm
-    estimator = "grpo"
-    if algorithm.name == "rloo":
+    estimator = algorithm.name if algorithm.name in ("gspo", "reinforce_plus_plus_baseline") else "grpo"
+    if algorithm.name == "cispo":
+        draft.set("--advantage-estimator", estimator)
+        draft.note("algorithm.name", "not expressible", "tokens whose ratio is clipped have no gradient, as in PPO")
+    elif algorithm.name == "reinforce_plus_plus_baseline":
+        draft.set("--normalize-advantages", True)
+        draft.approximate("algorithm.name", "--advantage-estimator", estimator, WHITENS)
+    elif algorithm.name == "rloo":
         draft.approximate(
             "algorithm.name", "--advantage-estimator", estimator, "the mean of all of a group, not of the others"
         )
     else:
         draft.map("algorithm.name", "--advantage-estimator", estimator)
-    if algorithm.name != "grpo":
+    if not algorithm.divides_by_std:
         draft.set("--disable-grpo-std-normalization", True)
     draft.map("algorithm.learning_rate", "--lr", algorithm.learning_rate)
     schedule = algorithm.schedule
@@ -210,19 +217,18 @@ def _algorithm(draft: ExportDraft, name: str) -> None:
     draft.map("algorithm.max_grad_norm", "--clip-grad", algorithm.max_grad_norm)
     draft.map("algorithm.clip_low", "--eps-clip", algorithm.clip_low)
     draft.map("algorithm.clip_high", "--eps-clip-high", algorithm.clip_high)
+    draft.beside_the_clip("--eps-clip-c", "--entropy-coef")
     if algorithm.loss_aggregation == "seq-mean-token-mean":
         draft.note("loss", "mapped", value="the framework's own: the mean over a response, then over samples")
     elif draft.plugin and source.plan.job.bias.mode != "sync":
         draft.token_mean("--custom-pg-loss-reducer-function-path", f"{_MODULE}.planned_token_mean")
     else:
-        draft.approximate(
-            "loss", "--calculate-per-token-loss", True, "divides by a step's own tokens, not by a constant"
-        )
+        draft.step_tokens("--calculate-per-token-loss", True)
     if algorithm.dynamic_sampling:
         draft.map("algorithm.dynamic_sampling", "--dynamic-sampling-filter-path", _FILTER.format(name))
     if algorithm.mask_truncated:
         draft.note("algorithm.mask_truncated", "not expressible", "responses that reach the cap are trained")
-    sampling = algorithm.importance_sampling
+    sampling = source.correction
     if sampling is not None:
         draft.map("algorithm.importance_sampling", "--use-tis", True, f"cap {sampling.cap:g}")
         draft.set("--tis-clip", sampling.cap)

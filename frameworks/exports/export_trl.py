@@ -9,7 +9,10 @@ from .draft import ExportDraft, ExportSource, FrameworkExport
 from .own_files import reward_file, yaml_text
 
 _HEAD = "ADDRESS"
-_LOSSES = {"token-mean": "dr_grpo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo"}
+_LOSSES = {
+    "token-mean": "dr_grpo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo",
+    "step-token-mean": "dapo",
+}  # fmt: skip
 
 
 def export_trl(draft: ExportDraft) -> FrameworkExport:
@@ -18,7 +21,8 @@ def export_trl(draft: ExportDraft) -> FrameworkExport:
     spec, rounds = job.rollout, source.plan.job.rounds
     tp = rounds.short.rollout.tp
     one_gpu = source.on_cpu or tp == 1
-    draft.plugin &= one_gpu
+    own_tokens = job.algorithm.name == "cispo" and source.plan.job.bias.mode != "sync"
+    draft.plugin &= one_gpu and not own_tokens
     world, nodes = _processes(draft)
     draft.set("model_name_or_path", source.model)
     draft.set("output_dir", "output")
@@ -42,6 +46,8 @@ def export_trl(draft: ExportDraft) -> FrameworkExport:
         draft.map("rollout.max_prompt_tokens", "vllm_max_model_length", spec.longest_tokens)
         draft.prefix(None)
     said = "one GPU an engine" if one_gpu else f"engines have TP {tp}; the plug-in's have one GPU each"
+    if own_tokens:
+        said = "TRL's cispo divides by a step's own tokens, with which the plug-in runs mode sync alone"
     if draft.plugin or rounds.long is None:
         mode = source.plan.job.bias.mode
         draft.note("bias.mode, rounds", "mapped", "", "train.py: plan_trainer", f"{mode}, rlplan's plug-in ({said})"
@@ -128,24 +134,37 @@ def _algorithm(draft: ExportDraft) -> None:
         ("adam_beta1", "betas", algorithm.betas[0]), ("adam_beta2", "betas", algorithm.betas[1]),
         ("weight_decay", "weight_decay", algorithm.weight_decay),
         ("max_grad_norm", "max_grad_norm", algorithm.max_grad_norm),
-        ("epsilon", "clip_low", algorithm.clip_low), ("epsilon_high", "clip_high", algorithm.clip_high),
+        ("epsilon", "clip_low", algorithm.clip_low),
+        # TRL's cispo takes the bound itself, and others what it is above 1.
+        ("epsilon_high", "clip_high", algorithm.clip_high + (algorithm.name == "cispo")),
         ("mask_truncated_completions", "mask_truncated", algorithm.mask_truncated),
         ("temperature", "temperature", source.job.rollout.temperature), ("seed", "seed", algorithm.seed),
     ):  # fmt: skip
         draft.map(f"algorithm.{name}", key, value)
     draft.set("beta", 0.0)
-    scale = "group" if algorithm.name == "grpo" else "none"
-    if algorithm.name == "rloo":
+    scale = "group" if algorithm.divides_by_std else "none"
+    if algorithm.name == "reinforce_plus_plus_baseline":
+        draft.approximate(
+            "algorithm.name",
+            "scale_rewards",
+            "batch",
+            "divides by the spread of a step's rewards, not its advantages",
+        )
+    elif algorithm.name == "rloo":
         draft.approximate("algorithm.name", "scale_rewards", scale, "the mean of a whole group, not of the others; the "
                           f"advantage is {1 - 1 / source.job.rollout.samples_per_prompt:.2f} of RLOO's")  # fmt: skip
     else:
         draft.map("algorithm.name", "scale_rewards", scale)
+    if algorithm.name == "gspo":
+        draft.set("importance_sampling_level", "sequence")
+    draft.beside_the_clip("delta", "entropy_coef", "the mean over the tokens of a micro-batch, whatever the loss")
     loss = _LOSSES[algorithm.loss_aggregation]
-    if draft.plugin or algorithm.loss_aggregation != "token-mean":
-        if draft.plugin and loss == "dr_grpo":
-            draft.token_mean("loss_type", loss)
-        else:
-            draft.map("loss", "loss_type", loss)
+    if algorithm.name == "cispo" or algorithm.loss_aggregation == "step-token-mean":
+        draft.step_tokens("loss_type", "cispo" if algorithm.name == "cispo" else loss)
+    elif draft.plugin and loss == "dr_grpo":
+        draft.token_mean("loss_type", loss)
+    elif draft.plugin or algorithm.loss_aggregation != "token-mean":
+        draft.map("loss", "loss_type", loss)
     else:
         draft.approximate("loss", "loss_type", "dapo", "divides by a step's own tokens, not by the plan's constant")
     if algorithm.dynamic_sampling:
@@ -153,7 +172,7 @@ def _algorithm(draft: ExportDraft) -> None:
             "algorithm.dynamic_sampling", "not expressible", "groups with equal rewards are trained with advantage 0"
         )
     if not source.on_cpu:
-        sampling = algorithm.importance_sampling
+        sampling = source.correction
         draft.map("algorithm.importance_sampling", "vllm_importance_sampling_correction", sampling is not None)
         if sampling is not None:
             draft.set("vllm_importance_sampling_mode", f"token_{sampling.beyond}")

@@ -9,9 +9,11 @@ from .own_files import override_words, reward_file, rows_file, run_file, shell_l
 AR = "actor_rollout_ref."
 _LOSSES = {
     "token-mean": "token-mean", "seq-mean-token-mean": "seq-mean-token-mean",
-    "seq-mean-token-sum-norm": "seq-mean-token-sum-norm",
+    "seq-mean-token-sum-norm": "seq-mean-token-sum-norm", "step-token-mean": "token-mean",
 }  # fmt: skip
-_ESTIMATORS = {"grpo": "grpo", "dr_grpo": "grpo", "rloo": "rloo"}
+_ESTIMATORS = {"rloo": "rloo", "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline"}
+WHITENS = "divides by the spread over tokens, a response once for each, and subtracts their mean"
+"""What frameworks do in place of the spread over responses."""
 _LEAST_WEIGHT = 1e-8
 """The lower bound of a token's importance weight, which verl wants: beyond what it takes for the least, e^-20."""
 _PLAN_KEY = "trainer.v1.rlplan.plan"
@@ -146,8 +148,14 @@ def _schedule(draft: ExportDraft, megatron: bool) -> None:
 def _algorithm(draft: ExportDraft, megatron: bool) -> None:
     source, algorithm = draft.source, draft.source.job.algorithm
     actor = f"{AR}actor."
-    draft.map("algorithm.name", "algorithm.adv_estimator", _ESTIMATORS[algorithm.name])
-    draft.set("algorithm.norm_adv_by_std_in_grpo", algorithm.name == "grpo")
+    estimator = _ESTIMATORS.get(algorithm.name, "grpo")
+    if algorithm.name == "reinforce_plus_plus_baseline":
+        draft.approximate("algorithm.name", "algorithm.adv_estimator", estimator, WHITENS)
+    else:
+        draft.map("algorithm.name", "algorithm.adv_estimator", estimator)
+    draft.set("algorithm.norm_adv_by_std_in_grpo", algorithm.divides_by_std)
+    if algorithm.name in ("gspo", "cispo"):
+        draft.set(f"{actor}policy_loss.loss_mode", algorithm.name)
     draft.map("algorithm.learning_rate", f"{actor}optim.lr", algorithm.learning_rate)
     _schedule(draft, megatron)
     draft.map("algorithm.betas", f"{actor}optim.betas", list(algorithm.betas))
@@ -155,6 +163,7 @@ def _algorithm(draft: ExportDraft, megatron: bool) -> None:
     draft.map("algorithm.max_grad_norm", f"{actor}optim.clip_grad", algorithm.max_grad_norm)
     draft.map("algorithm.clip_low", f"{actor}clip_ratio_low", algorithm.clip_low)
     draft.map("algorithm.clip_high", f"{actor}clip_ratio_high", algorithm.clip_high)
+    draft.beside_the_clip(f"{actor}clip_ratio_c", f"{actor}entropy_coeff")
     draft.set(f"{actor}use_kl_loss", False)
     loss, rounds = source.plan.job.loss, draft.plugin and source.plan.job.bias.mode != "sync"
     mode, summed = _LOSSES[algorithm.loss_aggregation], "seq-mean-token-sum-norm"
@@ -166,7 +175,7 @@ def _algorithm(draft: ExportDraft, megatron: bool) -> None:
         draft.map("loss", f"{actor}loss_agg_mode", mode)
         draft.set(f"{actor}loss_scale_factor", source.job.rollout.max_response_tokens)
     elif mode == "token-mean":
-        draft.approximate("loss", f"{actor}loss_agg_mode", mode, "divides by a step's own tokens, not by a constant")
+        draft.step_tokens(f"{actor}loss_agg_mode", mode)
     else:
         draft.map("loss", f"{actor}loss_agg_mode", mode)
     if algorithm.dynamic_sampling:
@@ -174,7 +183,7 @@ def _algorithm(draft: ExportDraft, megatron: bool) -> None:
     draft.map("algorithm.dynamic_sampling", "algorithm.filter_groups.enable", algorithm.dynamic_sampling)
     if algorithm.mask_truncated:
         draft.note("algorithm.mask_truncated", "not expressible", "responses that reach the cap are trained")
-    sampling = algorithm.importance_sampling
+    sampling = source.correction
     if sampling is not None and sampling.beyond == "truncate":
         draft.map("algorithm.importance_sampling", "algorithm.rollout_correction.rollout_is", "token")
         draft.set("algorithm.rollout_correction.rollout_is_threshold", sampling.cap)

@@ -80,6 +80,12 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) ->
     step = (planned.issue.prompts_per_step, planned.issue.samples_per_prompt)
     if step == (job.rollout.prompts_per_step, job.rollout.samples_per_prompt):  # else the step size is the fault
         yield from _loss(planned, job)
+    if job.algorithm.whole_step is not None and planned.bias.mode != "sync":
+        message = (
+            f"is {planned.bias.mode}, and the job's algorithm has {job.algorithm.whole_step}, which divides by what a "
+            "step itself has: a token would weigh differently in short and in long rounds"
+        )
+        yield Fault("divided-by-step", ("job", "bias", "mode"), message, "solve again, which then takes mode sync")
     if planned.placement is not None:
         yield from pool_faults(cluster, planned.placement.train_pool, short.rollout.pool)
     for name, kind in planned.rounds.kinds:

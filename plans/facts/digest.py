@@ -100,13 +100,16 @@ UNREAD: Mapping[Kind, tuple[str, ...]] = {
         "algorithm.max_grad_norm",
         "algorithm.clip_low",
         "algorithm.clip_high",
+        "algorithm.dual_clip",
+        "algorithm.entropy_bonus",
         "algorithm.importance_sampling",
         "algorithm.seed",
     ),
     "profile": ("note", "outliers", "reward_audit", "volatile"),
 }
 """Dotted keys that no plan depends on; `*` is any key. Slots are for workloads. `algorithm.name` is here
-since the values that it sets (`dynamic_sampling`, `mask_truncated`) are read by their own keys."""
+since the values that it sets (`dynamic_sampling`, `mask_truncated`) are read by their own keys; one that needs mode
+sync is in the digest by `Algorithm.whole_step`."""
 
 
 def solver_read(cluster_path: str | Path, job_path: str | Path, profile_path: str | Path) -> SolverRead:
@@ -129,7 +132,10 @@ def digest_of(kind: Kind, text: str, path: str = "<text>") -> Digest64:
         # plans/ does not import the profile's model: without its defaults a plan is stale sooner, never later.
         value = parse(text, path).value
     else:
-        value = loads(text, Cluster if kind == "cluster" else Job, path).model_dump(mode="json")
+        document = loads(text, Cluster if kind == "cluster" else Job, path)
+        value = document.model_dump(mode="json")
+        if isinstance(document, Job) and (setting := document.algorithm.whole_step) is not None:
+            value["whole_step"] = setting
         if kind == "cluster" and not value["links"]:
             del value["links"]  # plans from before the solver read links have a digest without them
     for key in UNREAD[kind]:

@@ -113,7 +113,7 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
     if evaluations := [each for each in detail.get("evaluations", ()) if is_finite(each["reward"][0])]:
         first, last = evaluations[0], evaluations[-1]
         best = max(evaluations, key=lambda each: each["reward"][0])
-        error = "" if last["reward"][1] is None else f"± {fixed(last['reward'][1], '.3f')}; "
+        spread = "" if last["reward"][1] is None else f"± {fixed(last['reward'][1], '.3f')}; "
         text = (
             f"{prefix}{spread}after {count(last['step'], 'step')}, {count(last['prompts'], 'prompt')} x "
             f"{last['samples']}; {fixed(first['reward'][0], '.3f')} after {first['step']}, best "

@@ -5,6 +5,10 @@ what it overrides, `check` prints that list and `solve` writes it into the plan.
 
 None of the papers' KL terms is here (later work leaves them out), and RLOO's paper clips nothing: with one update a
 round the ratio is 1 but for the numerical difference of engine and trainer, and the clip only bounds that.
+
+What a loss is divided by is a constant of the plan, so that a token weighs the same in short and in long rounds. Two
+settings divide by what a step itself has: `step-token-mean` and `reinforce_plus_plus_baseline`. With them a token of a
+long round would weigh differently from one of a short round, so they go with mode sync alone (`Algorithm.whole_step`).
 """
 
 from __future__ import annotations
@@ -13,9 +17,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from .base import NonNegative, Positive, Strict, cross_error
+from .base import NonNegative, Positive, Strict, cross_error, is_none
 
-Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm", "step-token-mean"]
+AlgorithmName = Literal["grpo", "dr_grpo", "rloo", "gspo", "cispo", "reinforce_plus_plus_baseline"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -27,6 +32,8 @@ class Own(NamedTuple):
     clip_high: float = 0.2
     dynamic_sampling: bool = False
     mask_truncated: bool = False
+    dual_clip: float | None = None
+    entropy_bonus: float = 0.0
 
 
 OWN = {
@@ -36,6 +43,13 @@ OWN = {
     "dr_grpo": Own("seq-mean-token-sum-norm"),
     # arXiv 2402.14740, equation 8: the log-probability of the whole response, which is the sum over its tokens.
     "rloo": Own("seq-mean-token-sum-norm"),
+    # arXiv 2507.18071, equation 5 and section 5.1: the ratio of whole responses, hence a thousandth of the usual clip.
+    "gspo": Own("seq-mean-token-mean", clip_low=3e-4, clip_high=4e-4),
+    # arXiv 2506.13585, equations 4 and 5: the ratio weighs the token and has no lower bound. The paper does not tell
+    # its upper one; 5 is that of arXiv 2510.13786 (ScaleRL).
+    "cispo": Own("token-mean", clip_low=1.0, clip_high=4.0),
+    # arXiv 2501.03262, section 3: the mean over a response's tokens, then over responses.
+    "reinforce_plus_plus_baseline": Own("seq-mean-token-mean"),
 }
 """The settings of each algorithm, by its name."""
 
@@ -50,6 +64,11 @@ def _own(key: str) -> Any:
     return Field(default=getattr(OWN["grpo"], key), json_schema_extra=_no_default)
 
 
+def _is_token(level: str) -> bool:
+    """Return whether importance weights are for each token."""
+    return level == "token"
+
+
 class ImportanceSampling(Strict):
     """Correction of the difference between engine and trainer by importance weights, per token.
 
@@ -58,11 +77,19 @@ class ImportanceSampling(Strict):
     Framework Secretly Brings You Off-Policy RL Training"; the same as TRL's token_truncate and token_mask.)
     """
 
+    level: Annotated[Literal["token", "none"], Field(exclude_if=_is_token)] = "token"
+    """`token`: a weight for each token; `none`: no weights, also where they are the default."""
+
     cap: Annotated[float, Field(ge=1, le=1e6)] = 2.0
     """Largest weight of a token."""
 
     beyond: Literal["truncate", "mask"] = "truncate"
     """Tokens whose weight is above the cap: `truncate`: count by the cap; `mask`: are left out of the loss."""
+
+
+def _is_zero(value: float) -> bool:
+    """Return whether a coefficient changes nothing."""
+    return value == 0.0
 
 
 class LearningRateSchedule(Strict):
@@ -102,8 +129,12 @@ def _is_constant(schedule: LearningRateSchedule) -> bool:
 class Algorithm(Strict):
     """The policy-gradient update."""
 
-    name: Literal["grpo", "dr_grpo", "rloo"]
-    """`grpo`: advantage (r - mean)/std over the group; `dr_grpo`: r - mean; `rloo`: r - mean of the others."""
+    name: AlgorithmName
+    """`grpo`: advantage (r - mean)/std over the group; `dr_grpo`: r - mean; `rloo`: r - mean of the others; `gspo`:
+    grpo's, with the probability ratio of the whole response (geometric mean over its tokens) in place of a token's;
+    `cispo`: grpo's, with the clipped ratio as a constant weight of the token, so that no token is without a gradient;
+    `reinforce_plus_plus_baseline`: r - mean over the group, divided by the standard deviation of all of the step's
+    advantages; mode sync alone."""
 
     learning_rate: Annotated[float, Field(gt=0, lt=1)]
     """AdamW's step size; with a schedule, the largest."""
@@ -123,16 +154,29 @@ class Algorithm(Strict):
     plan states what each kind's is of it (`loss.grad_norms`)."""
 
     clip_low: Annotated[float, Field(gt=0, le=1)] = _own("clip_low")
-    """The probability ratio is clipped below at 1 - clip_low; default: the algorithm's, 0.2 for all."""
+    """The probability ratio is clipped below at 1 - clip_low; default: the algorithm's: 0.2, of gspo 0.0003, of cispo 1
+    (no bound)."""
 
     clip_high: Positive = _own("clip_high")
     """The probability ratio is clipped above at 1 + clip_high (DAPO's clip-higher when above clip_low); default: the
-    algorithm's, 0.2 for all."""
+    algorithm's: 0.2, of gspo 0.0004, of cispo 4."""
+
+    dual_clip: Annotated[float | None, Field(gt=1, le=1e6, exclude_if=is_none)] = None
+    """Ratio above which a token of negative advantage has no gradient, so that none is pushed down without bound; dual
+    clip's c (arXiv 1912.09729, which takes 3; verl's clip_ratio_c). Null: no bound."""
+
+    entropy_bonus: Annotated[float, Field(ge=0, le=10, exclude_if=_is_zero)] = 0.0
+    """Weight of the policy's entropy, in nats, which is added to the objective token by token and aggregated as the
+    loss is. Groups whose rewards are all equal are trained for it, too."""
 
     loss_aggregation: Aggregation = _own("loss_aggregation")
-    """How token losses become one: `token-mean`: all tokens alike; `seq-mean-token-mean` (default of grpo): all
-    responses alike; `seq-mean-token-sum-norm` (default of dr_grpo and rloo): sum over a constant. All divide by numbers
-    that the plan states."""
+    """How token losses become one: `token-mean` (default of cispo): all tokens alike; `seq-mean-token-mean` (default of
+    grpo, gspo and reinforce_plus_plus_baseline): all responses alike; `seq-mean-token-sum-norm` (default of dr_grpo and
+    rloo): sum over a constant. These divide by numbers that the plan states, so that a step's total weight follows its
+    lengths: with `token-mean` it is 4 times as large when responses are 4 times as long as the plan expects.
+    `step-token-mean`: the mean over the step's own tokens, as DAPO's and verl's token-mean; its total weight is 1
+    whatever the lengths, and a token weighs less the longer they are. In short and long rounds it would weigh a token
+    differently, so it goes with mode sync alone."""
 
     dynamic_sampling: bool = _own("dynamic_sampling")
     """DAPO's filter: groups whose rewards are all equal are not trained, and are replaced by further prompts; default:
@@ -142,7 +186,8 @@ class Algorithm(Strict):
     """Leave samples that reached the cap out of the loss; default: the algorithm's, false for all."""
 
     importance_sampling: ImportanceSampling | None = None
-    """Importance weights against the difference of engine and trainer; null: none, the clip alone bounds it."""
+    """Importance weights against the difference of engine and trainer; null: as `{}` where model.dtype is bfloat16 on
+    GPUs (kind cuda); elsewhere, and with `{level: none}`, none: the clip alone bounds the difference."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of sampling in the engines and of the trainer."""
@@ -151,7 +196,41 @@ class Algorithm(Strict):
     def _own_values(self) -> Algorithm:
         # Past the setters, so that these keys stay unset: `fmt` writes what the file has.
         self.__dict__.update({k: v for k, v in OWN[self.name]._asdict().items() if k not in self.model_fields_set})
+        if self.name == "cispo" and self.dual_clip is not None:
+            raise cross_error(
+                f"is {self.dual_clip:g}, and cispo bounds the ratio of all tokens by 1 + clip_high; remove the key",
+                "dual_clip",
+            )
+        if self.name == "reinforce_plus_plus_baseline" and self.entropy_bonus:
+            raise cross_error(
+                f"is {self.entropy_bonus:g}, and reinforce_plus_plus_baseline divides the gradients of a whole step by "
+                "the spread of its advantages, a bonus with them; remove the key, or take another algorithm",
+                "entropy_bonus",
+            )
         return self
+
+    @property
+    def whole_step(self) -> str | None:
+        """Return the setting that divides by what a step itself has, as `key: value`; None: all divide by the plan's
+        constants. With one, a plan has mode sync."""
+        if self.loss_aggregation == "step-token-mean":
+            return "loss_aggregation: step-token-mean"
+        return f"name: {self.name}" if self.name == "reinforce_plus_plus_baseline" else None
+
+    @property
+    def divides_by_std(self) -> bool:
+        """Return whether a group's advantages are divided by the standard deviation of its rewards."""
+        return self.name in ("grpo", "gspo", "cispo")
+
+    @property
+    def corrects(self) -> bool | None:
+        """Return whether the job turns importance weights on or off; None: it leaves that to `correction`."""
+        return None if self.importance_sampling is None else self.importance_sampling.level != "none"
+
+    def correction(self, dtype: str, kind: str) -> ImportanceSampling | None:
+        """Return the importance weights of a job of this `model.dtype` on accelerators of this kind; None: none."""
+        on = (dtype, kind) == ("bfloat16", "cuda") if self.corrects is None else self.corrects
+        return self.importance_sampling or ImportanceSampling() if on else None
 
     def overrides(self) -> tuple[str, ...]:
         """Return the settings in which the job differs from its algorithm, each as `clip_high is 0.28 (grpo: 0.2)`."""
@@ -165,4 +244,4 @@ class Algorithm(Strict):
 
 def _yaml_text(value: object) -> str:
     """Return a value as YAML writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -68,6 +68,8 @@ def read() -> set[tuple[str, str]]:
         seen.add(("Job", "objective"))  # api reads it before the solver, which has it among its options
         # It tells a reader what the job overrides, and decides nothing by it.
         patch.setattr(Algorithm, "overrides", lambda self: ())
+        # It is in the digest where it is not None.
+        patch.setattr(Algorithm, "whole_step", None)
         patch.setattr(Strict, "__getattribute__", recording)
         for cluster, job in given:
             solve_afresh(job, cluster=cluster, profile=costs, passes=(Pass(2, 1, math.inf),), prompts=64, for_any=True)
@@ -137,7 +139,8 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
             "algorithm.name": "rloo", "algorithm.learning_rate": 0.5,
             "algorithm.schedule": {"kind": "linear", "warmup_steps": 3, "decay_steps": 50},
             "algorithm.weight_decay": 0.1, "algorithm.betas": [0.8, 0.9], "algorithm.max_grad_norm": 3.0,
-            "algorithm.clip_low": 0.1, "algorithm.clip_high": 0.28,
+            "algorithm.clip_low": 0.1, "algorithm.clip_high": 0.28, "algorithm.dual_clip": 3.0,
+            "algorithm.entropy_bonus": 0.01,
             "algorithm.importance_sampling": {"cap": 3.0}, "algorithm.seed": 4,
         },
     ),
@@ -174,6 +177,12 @@ def test_a_digest_changes_with_keys_that_the_solver_reads_alone(kind):
         changed = type(document).model_validate(with_value(value, path.split("."), new))
         assert changed != document, path
         assert (digest_of(kind, dump(changed)) == before) == (path in unread), path
+
+
+def test_an_algorithm_that_needs_mode_sync_is_in_the_digest():
+    jobs = [small_job(algorithm={**GRPO, "name": name}) for name in ("grpo", "gspo", "reinforce_plus_plus_baseline")]
+    grpo, gspo, whole = (digest_of("job", dump(job)) for job in jobs)
+    assert grpo == gspo != whole
 
 
 def test_comments_order_and_written_defaults_change_no_digest():

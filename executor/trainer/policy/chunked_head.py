@@ -28,13 +28,13 @@ BLOCK_ELEMENTS = {"cpu": 2**18, "cuda": 2**25}
 class ChunkedHead:
     """The head of a model, which returns log-probabilities and entropies in place of logits.
 
-    `expect` says what the next forward's rows predict.
+    `expect` says what the next forward's rows predict. `explores`: entropies have a gradient.
     """
 
-    def __init__(self, model: Any, temperature: float, rows: int = CHUNK_ROWS) -> None:
+    def __init__(self, model: Any, temperature: float, rows: int = CHUNK_ROWS, explores: bool = False) -> None:
         head = model.get_output_embeddings()
         self._logits: Callable[[torch.Tensor], torch.Tensor] = head.forward
-        self._temperature, self._rows = temperature, rows
+        self._temperature, self._rows, self.explores = temperature, rows, explores
         self._targets = torch.zeros(0, dtype=torch.long)
         head.forward = self.forward
 
@@ -44,7 +44,7 @@ class ChunkedHead:
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """[1, N, hidden size] -> [1, N, 2] float32: log-probability of each target at the sampling temperature, and
-        entropy of its distribution in nats, without gradient."""
+        entropy of its distribution in nats."""
         # The smaller chunk comes first: it is one of those that are computed again.
         count = self._targets.shape[0]
         sizes = [count % self._rows or self._rows]
@@ -62,7 +62,9 @@ class ChunkedHead:
 
     def _chunk(self, rows: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self._logits(rows[None]).squeeze(0)
-        logprobs, entropies = _Logprobs.apply(logits, targets, self._temperature)  # type: ignore[no-untyped-call]
+        logprobs, entropies = _Logprobs.apply(  # type: ignore[no-untyped-call]
+            logits, targets, self._temperature, self.explores
+        )
         return logprobs, entropies
 
 
@@ -100,29 +102,35 @@ class _Logprobs(torch.autograd.Function):
     """[N, vocabulary] logits of any type, [N] targets -> [N] log-probabilities and [N] entropies, float32.
 
     With y = x / T less its maximum m, s = sum(exp y), p = exp(y) / s = softmax(x / T) and H its entropy:
-    log p_t = x_t / T - (m + log s); H = log s - sum(p y); d log p_t / dx = (1_t - p) / T. What is kept for the backward
-    is the logits in their own type and m + log s.
+    log p_t = x_t / T - (m + log s); H = log s - sum(p y); d log p_t / dx = (1_t - p) / T; and, if the head `explores`,
+    dH / dx = -p (log p + H) / T. What is kept for the backward is the logits in their own type and m + log s.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, logits: torch.Tensor, targets: torch.Tensor, temperature: float
+        ctx: Any, logits: torch.Tensor, targets: torch.Tensor, temperature: float, explores: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         total, entropy = _PASSES.run(_statistics, logits, temperature)
         logprobs = logits.gather(1, targets[:, None])[:, 0].float() / temperature - total
-        ctx.save_for_backward(logits, targets, total, logprobs)
-        ctx.temperature = temperature
-        ctx.mark_non_differentiable(entropy)
+        ctx.save_for_backward(logits, targets, total, logprobs, entropy)
+        ctx.temperature, ctx.explores = temperature, explores
+        if not explores:
+            ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, _entropies: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        logits, targets, total, logprobs = ctx.saved_tensors
+    def backward(ctx: Any, gradient: torch.Tensor, of_entropies: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        logits, targets, total, logprobs, entropy = ctx.saved_tensors
         scale, slope = gradient / ctx.temperature, torch.empty_like(logits)
-        _PASSES.run(_write_slope, logits, ctx.temperature, total, scale, slope)
         # Set and not added: in the logits' own type the sum of the two parts would lose what 1 - p has of digits.
-        of_targets = (scale * -logprobs.expm1()).to(slope.dtype)
-        return slope.scatter_(1, targets[:, None], of_targets[:, None]), None, None
+        of_targets = scale * -logprobs.expm1()
+        if ctx.explores:
+            pull = of_entropies / ctx.temperature
+            _PASSES.run(_write_slopes, logits, ctx.temperature, total, scale, entropy, pull, slope)
+            of_targets = of_targets - pull * logprobs.exp() * (logprobs + entropy)
+        else:
+            _PASSES.run(_write_slope, logits, ctx.temperature, total, scale, slope)
+        return slope.scatter_(1, targets[:, None], of_targets.to(slope.dtype)[:, None]), None, None, None
 
 
 def _statistics(logits: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,6 +149,22 @@ def _write_slope(
 ) -> tuple[()]:
     """Into `slope`: -p times each row's `scale`, which is the gradient but for the targets."""
     slope.copy_((logits.float() / temperature).sub_(total[:, None]).exp_().mul_(-scale[:, None]))
+    return ()
+
+
+def _write_slopes(
+    logits: torch.Tensor,
+    temperature: float,
+    total: torch.Tensor,
+    scale: torch.Tensor,
+    entropy: torch.Tensor,
+    pull: torch.Tensor,
+    slope: torch.Tensor,
+) -> tuple[()]:
+    """As `_write_slope`, with the gradients of entropies: -p times `scale` + `pull` (log p + H)."""
+    # A token that cannot be drawn has no part: exp(-1e4) is 0, and its product with the logarithm is finite.
+    logs = (logits.float() / temperature).sub_(total[:, None]).clamp_(min=-1e4)
+    slope.copy_(logs.exp().mul_(scale[:, None] + pull[:, None] * (logs + entropy[:, None])).neg_())
     return ()
 
 

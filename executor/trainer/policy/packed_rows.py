@@ -78,7 +78,8 @@ class PackedLogprobs(NamedTuple):
 
     Attributes:
         logprobs: [N] float32, differentiable; log-probability of each target at the sampling temperature.
-        entropies: [N] float32, without gradient; entropy of the distribution that each target was drawn from, in nats.
+        entropies: [N] float32, differentiable if the head `explores`; entropy of the distribution that each target was
+            drawn from, in nats.
         anchor: scalar 0; in a row without targets it depends on all parameters, so that even that has a backward.
     """
 
@@ -107,4 +108,5 @@ def packed_logprobs(model: torch.nn.Module, head: ChunkedHead, row: PackedRow) -
     if not predicts:
         empty = torch.zeros(0, device=device)
         return PackedLogprobs(empty, empty, result.sum() * 0.0)
-    return PackedLogprobs(result[:, 0], result[:, 1].detach(), result.new_zeros(()))
+    entropies = result[:, 1] if head.explores else result[:, 1].detach()
+    return PackedLogprobs(result[:, 0], entropies, result.new_zeros(()))

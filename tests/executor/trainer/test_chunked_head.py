@@ -82,9 +82,23 @@ def test_logits_that_are_not_finite_give_log_probabilities_that_are_not():
 def passes(logits, targets, weights):
     """Log-probabilities, entropies, and the gradient of their weighted sum."""
     ours = logits.clone().requires_grad_()
-    logprobs, entropies = chunked_head._Logprobs.apply(ours, targets, 0.7)
+    logprobs, entropies = chunked_head._Logprobs.apply(ours, targets, 0.7, False)
     (logprobs * weights).sum().backward()
     return logprobs.detach(), entropies, ours.grad
+
+
+def test_entropies_have_a_gradient_where_the_head_explores():
+    logits, targets = 3.0 * torch.randn(6, VOCABULARY), torch.randint(0, VOCABULARY - 1, (6,))
+    logits[:, -1] = -torch.inf
+    ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    weights, pulls = torch.randn(6), torch.randn(6)
+    logprobs, entropies = chunked_head._Logprobs.apply(ours, targets, 0.7, True)
+    (logprobs * weights + entropies * pulls).sum().backward()
+    logs = (theirs / 0.7).log_softmax(-1)
+    plain = -(logs[:, :-1].exp() * logs[:, :-1]).sum(-1)
+    (logs.gather(1, targets[:, None])[:, 0] * weights + plain * pulls).sum().backward()
+    torch.testing.assert_close(ours.grad[:, :-1], theirs.grad[:, :-1])
+    assert not ours.grad[:, -1].any()
 
 
 def test_compiled_passes_equal_the_blocks_and_are_compiled_once(monkeypatch):

@@ -1,13 +1,15 @@
 import math
+import statistics
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.executor.trainer.losses import clipped_loss, importance_weights
-from rlplan.executor.trainer.train_samples import AGGREGATIONS, token_weights
-from rlplan.executor.trainer.trainer_config import Divisors
+from rlplan.executor.trainer.losses import Objective, clipped_loss, importance_weights
+from rlplan.executor.trainer.train_samples import AGGREGATIONS, group_advantages, step_factor, token_weights
+from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
+from rlplan.plans.schema.algorithm import OWN, Algorithm
 
 RESPONSES = st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=1, max_size=20)
 DIVISORS = Divisors(samples=4.0, tokens=90.0, max_response_tokens=50)
@@ -50,7 +52,7 @@ def test_importance_weights_above_the_cap_are_truncated_or_masked():
 def test_on_policy_the_gradient_is_the_plain_policy_gradient():
     logprobs = torch.tensor([-1.0, -2.0, -0.5], requires_grad=True)
     advantages, weights = torch.tensor([2.0, -1.0, 0.5]), torch.tensor([0.1, 0.2, 0.3])
-    result = clipped_loss(logprobs, logprobs.detach().clone(), advantages, weights, 0.2, 0.2)
+    result = clipped_loss(logprobs - logprobs.detach(), advantages, weights, 0.2, 0.2)
     result.loss.backward()
     assert logprobs.grad is not None
     torch.testing.assert_close(logprobs.grad, -advantages * weights)
@@ -72,8 +74,56 @@ def test_the_ratio_is_clipped_only_where_that_lowers_the_objective(ratio, advant
     old = torch.tensor([-1.5, -1.5])
     logprobs = (old + math.log(ratio)).requires_grad_()
     weights = torch.tensor([1.0, 0.0])  # the second token is not in the loss
-    result = clipped_loss(logprobs, old, torch.full((2,), advantage), weights, clip_low=0.2, clip_high=0.3)
+    result = clipped_loss(logprobs - old, torch.full((2,), advantage), weights, clip_low=0.2, clip_high=0.3)
     result.loss.backward()
     assert logprobs.grad is not None
     assert result.loss.item() == pytest.approx(value)
     assert int(result.clipped) == clipped == (logprobs.grad[0].item() == 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "value", "slope"),
+    [
+        (2.5, -1.0, 2.5, 2.5),
+        (3.5, -1.0, 3.0, 0.0),  # beyond the dual clip
+        (3.5, 1.0, -1.2, 0.0),
+        (0.5, 2.0, -1.0, -1.0),
+    ],
+)
+def test_dual_clip_bounds_the_loss_of_tokens_of_negative_advantage_alone(ratio, advantage, value, slope):
+    log_ratio = torch.tensor([math.log(ratio)], requires_grad=True)
+    result = clipped_loss(log_ratio, torch.tensor([advantage]), torch.ones(1), 0.2, 0.2, dual_clip=3.0)
+    result.loss.backward()
+    assert result.loss.item() == pytest.approx(value) and log_ratio.grad.item() == pytest.approx(slope)
+    assert int(result.clipped) == (slope == 0.0)
+
+
+ALGORITHMS = [{"name": name} for name in OWN] + [{"name": "grpo", "dual_clip": 3.0}]
+
+
+@pytest.mark.parametrize("settings", ALGORITHMS, ids=lambda settings: "-".join(map(str, settings.values())))
+def test_loss_and_gradient_are_finite_at_any_finite_ratio(settings):
+    algorithm = Algorithm.model_validate({"learning_rate": 1e-6, "entropy_bonus": 0.0, **settings})
+    objective = Objective(TrainerConfig("", algorithm, UpdateSettings(1), 2, 1.0, DIVISORS))
+    logprobs = torch.tensor([-1e-3, -80.0, -1e5, -3.0] * 2, requires_grad=True)
+    engine = torch.tensor([-1e5, -1e-3, -1.0, -3.0] * 2)
+    advantages = torch.tensor([1.0] * 4 + [-1.0] * 4)
+    loss, _ = objective.loss(
+        logprobs, torch.ones(8), engine, advantages, torch.full((8,), 0.1), lambda means: means.mean().expand(8)
+    )
+    loss.backward()
+    assert loss.isfinite() and logprobs.grad.isfinite().all() and logprobs.grad.any()
+
+
+def test_what_a_whole_step_divides_by_is_one_factor():
+    plain = Algorithm.model_validate({"name": "grpo", "learning_rate": 1e-6})
+    batch = plain.model_copy(update={"name": "reinforce_plus_plus_baseline"})
+    rewards = [[0.0, 1.0, 1.0], [0.2, 0.5, 0.2], [3.0, 3.0, 3.0]]
+    advantages = [a for group in rewards for a in group_advantages("reinforce_plus_plus_baseline", group)]
+    squares = sum(a * a for a in advantages)
+    assert step_factor(plain, DIVISORS, 9, squares, 45) == 1.0
+    factor = step_factor(batch, DIVISORS, 9, squares, 45)
+    assert factor == pytest.approx(1 / (statistics.stdev(advantages) + 1e-4))
+    own = batch.model_copy(update={"loss_aggregation": "step-token-mean"})
+    assert step_factor(own, DIVISORS, 9, squares, 45) == pytest.approx(2 * factor)
+    assert math.isfinite(step_factor(own, DIVISORS, 3, 0.0, 0))

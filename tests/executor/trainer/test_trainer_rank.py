@@ -406,7 +406,7 @@ def test_metrics_tell_engine_and_trainer_apart(model):
 
 POISONS = {
     "the engine's log-prob is NaN": lambda logprobs: [math.nan, *logprobs[1:]],
-    "the ratio overflows": lambda logprobs: [-1e5, *logprobs[1:]],
+    "the engine drew what has no probability": lambda logprobs: [-math.inf, *logprobs[1:]],
 }
 
 
@@ -482,6 +482,11 @@ LAYOUTS["dp 4, two copies"] = {"ranks": 4, "state_copies": 2}
 LAYOUTS["dp 2, two copies"] = {"ranks": 2, "state_copies": 2}
 LAYOUTS["dp 2 sp 2, two copies"] = {"ranks": 4, "sp": 2, "state_copies": 2}
 LAYOUTS["dp 4 tp 2, two copies"] = {"ranks": 8, "tp": 2, "state_copies": 2}
+ALGORITHMS = {
+    "sp 2": {"name": "gspo", "clip_low": 0.02, "clip_high": 0.02, "dual_clip": 1.1, "entropy_bonus": 0.01},
+    "dp 4, two copies": {"name": "reinforce_plus_plus_baseline", "loss_aggregation": "step-token-mean"},
+}
+"""What is trained with a layout, where it is not grpo: a response's ratio, and divisors of a whole step."""
 
 
 def several_ranks(model, folder, prompts, layout, start=None):
@@ -503,6 +508,10 @@ def several_ranks(model, folder, prompts, layout, start=None):
     return metrics[0]
 
 
+def of_layout(model, layout, **where):
+    return new_trainer(model, **ALGORITHMS.get(layout, {}), **where)
+
+
 def groups_of_step(prompts, number):
     """Random groups; of several the second one teaches nothing."""
     groups = random_groups(prompts, seed=20 + number)
@@ -510,7 +519,7 @@ def groups_of_step(prompts, number):
 
 
 def run_rank(model, folder, prompts, layout, rank):
-    trainer = new_trainer(model, rank=rank, **LAYOUTS[layout], init_method=f"file://{folder}/meeting-point")
+    trainer = of_layout(model, layout, rank=rank, **LAYOUTS[layout], init_method=f"file://{folder}/meeting-point")
     # Kinds of round differ in these.
     updates = [UpdateSettings(128), UpdateSettings(256, recompute=True, offload=True)]
     if (folder / "start").is_dir():
@@ -561,13 +570,13 @@ def test_ranks_of_every_layout_train_the_weights_that_one_rank_trains(tmp_path, 
     from ..records.exportable_runs import OneRank, begin_run, save  # the ranks, which run this file, have no package
 
     sharded_metrics = several_ranks(model, tmp_path / "sharded", prompts, layout)
-    single = new_trainer(model)
+    single = of_layout(model, layout)
     metrics = [single.step(groups_of_step(prompts, step)) for step in range(2)][-1]
     one, several = weights(single, tmp_path), load_file(tmp_path / "sharded" / "weights.safetensors")
     assert max((one[name] - several[name]).abs().max().item() for name in one) < 1e-5
     for name in ("loss", "grad_norm", "entropy", "parameter_norm", "tokens", "logprob_max_abs_diff"):
         assert sharded_metrics[name] == pytest.approx(metrics[name], rel=1e-4, abs=1e-6), name
-    resumed = new_trainer(model)
+    resumed = of_layout(model, layout)
     resumed.load(tmp_path / "sharded" / "checkpoint")
     for trainer in (single, resumed):
         trainer.step(random_groups(prompts, seed=33))
@@ -582,7 +591,7 @@ def test_ranks_of_every_layout_train_the_weights_that_one_rank_trains(tmp_path, 
 
 def test_copies_of_the_states_go_on_from_what_one_rank_saved(tmp_path):
     model = write_model(tmp_path / "model", "qwen2")
-    single = new_trainer(model)
+    single = of_layout(model, "dp 4, two copies")
     single.step(groups_of_step(3, 0))
     several_ranks(model, tmp_path / "sharded", 3, "dp 4, two copies", start=single)
     single.step(groups_of_step(3, 1))

@@ -14,6 +14,7 @@ from rlplan.frameworks.exports.export_groups import export_groups
 from rlplan.frameworks.exports.export_plan import EXPORTS, export_plan
 from rlplan.frameworks.keys.key_table import key_table
 from rlplan.frameworks.readers.read_setup import read_setup
+from rlplan.plans.schema.algorithm import Algorithm, ImportanceSampling
 
 EXAMPLES = Path(rlplan.__file__).parent / "plans" / "examples"
 PLANS = ("cpu-demo", "math-32b")
@@ -104,6 +105,66 @@ def test_layouts_that_differ_are_priced_by_the_simulator(tmp_path):
     assert asked == [{"plan.job.rounds.long.rollout.tp": 8, "plan.job.rounds.long.rollout.engines": 8}]
     stated = EXPORTS["verl"](ExportDraft("verl", source=source))
     assert any("not 16 x tp 4" in each.cost for each in stated.decisions)
+
+
+NAMED = {  # by framework: what says that it is GSPO, CISPO (None: it is not), and REINFORCE++-baseline
+    "trl": (
+        {"importance_sampling_level": "sequence", "loss_type": "grpo"}, {"loss_type": "cispo", "epsilon_high": 5.0},
+        {"scale_rewards": "batch"},
+    ),
+    "verl": (
+        {"actor_rollout_ref.actor.policy_loss.loss_mode": "gspo"},
+        {"actor_rollout_ref.actor.policy_loss.loss_mode": "cispo"},
+        {"algorithm.adv_estimator": "reinforce_plus_plus_baseline"},
+    ),
+    "slime": (
+        {"--advantage-estimator": "gspo"}, None,
+        {"--advantage-estimator": "reinforce_plus_plus_baseline", "--normalize-advantages": True},
+    ),
+    "skyrl": (
+        {"trainer.algorithm.policy_loss_type": "gspo"},
+        {"trainer.algorithm.policy_loss_type": "cispo", "trainer.algorithm.cispo.cispo_eps_clip_high": 4.0},
+        {"trainer.algorithm.advantage_batch_normalize": True},
+    ),
+    "openrlhf": (
+        {"--actor.policy_loss_type": "gspo"}, None, {"--algo.advantage.estimator": "reinforce_baseline"},
+    ),
+}  # fmt: skip
+NAMED["vime"] = NAMED["slime"]
+
+
+@pytest.mark.parametrize("framework", EXPORTS)
+def test_an_algorithm_has_the_frameworks_name_or_is_told_to_miss(tmp_path, framework):
+    source, table = ExportSource.read(EXAMPLES / "math-32b.yaml", tmp_path), key_table(framework)
+    plain = dict(EXPORTS[framework](ExportDraft(framework, source=source)).settings)
+    for name, expected in zip(("gspo", "cispo", "reinforce_plus_plus_baseline"), NAMED[framework], strict=True):
+        bonus = {} if name.startswith("reinforce") else {"entropy_bonus": 0.01}
+        bound = {} if name == "cispo" else {"dual_clip": 7.5}
+        algorithm = Algorithm.model_validate({"name": name, "learning_rate": 1e-6, **bonus, **bound})
+        job = source.job.model_copy(update={"algorithm": algorithm})
+        export = EXPORTS[framework](ExportDraft(framework, source=replace(source, job=job)))
+        assert all(key in table and table.dead(key) is None for key in export.settings)
+        (told,) = [each for each in export.decisions if each.decision == "algorithm.name"]
+        assert (told.status == "not expressible") == (expected is None)
+        if expected is not None:
+            assert [export.settings[key] for key in expected] == list(expected.values())
+            assert [plain.get(key) for key in expected] != list(expected.values())
+        values = export.settings.values()
+        assert (0.01 in values) == bool(bonus)
+        missing = (framework, name) == ("skyrl", "gspo")
+        assert (7.5 in values) == (bool(bound) and not missing)
+
+
+@pytest.mark.parametrize("framework", EXPORTS)
+def test_importance_weights_are_exported_for_bfloat16_on_gpus(tmp_path, framework):
+    source = ExportSource.read(EXAMPLES / "math-32b.yaml", tmp_path)
+    told = []
+    for correction in (None, ImportanceSampling(level="none")):
+        algorithm = source.job.algorithm.model_copy(update={"importance_sampling": correction})
+        job = source.job.model_copy(update={"algorithm": algorithm})
+        decisions = EXPORTS[framework](ExportDraft(framework, source=replace(source, job=job))).decisions
+        told.append([each.value for each in decisions if each.decision == "algorithm.importance_sampling"])
+    assert told[0] and told[0] != told[1]
 
 
 def test_megatron_gets_a_tp_that_fits(tmp_path):

@@ -16,7 +16,9 @@ from rlplan.planner.choose.candidates.engine_layouts import node_counts
 from rlplan.planner.choose.candidates.pool_choice import Unplannable
 from rlplan.planner.choose.candidates.solve_options import SolveOptions
 from rlplan.planner.lengths.length_model import fit_lengths
+from rlplan.planner.search_inputs import prepare
 from rlplan.planner.simulate.whole_run import simulate_plan
+from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.schema.job import Job
 from rlplan.plans.yaml.errors import Infeasible
 from rlplan.profiles.length_trace import LengthTrace
@@ -234,3 +236,15 @@ def test_why_nothing_is_left_is_told():
             space(**{"mode": "sync", **given})
         told.append(f"{name}: {error.value}")
     same_as_golden(told, Path(__file__).with_name("golden") / "nothing_left.txt")
+
+
+@pytest.mark.parametrize("keys", [{"loss_aggregation": "step-token-mean"}, {"name": "reinforce_plus_plus_baseline"}])
+def test_a_loss_by_the_steps_own_counts_leaves_mode_sync_alone(keys) -> None:
+    plain = job()
+    algorithm = Algorithm.model_validate({"name": "grpo", "learning_rate": 1e-6, **keys})
+    own, documents = plain.model_copy(update={"algorithm": algorithm}), (small_profile(), heavy_trace())
+    free, sync = (prepare(laptop(), each, *documents, SolveOptions()) for each in (plain, own))
+    assert {key.mode for key in sync.space.short} == {"sync"} < {key.mode for key in free.space.short}
+    with pytest.raises(Unplannable, match=r"^algorithm\.\w+: is .*mode exact; write --mode sync") as caught:
+        prepare(laptop(), own, *documents, SolveOptions(mode="exact"))
+    assert (caught.value.document, caught.value.loc) == ("job", ("algorithm", *keys))

@@ -3,7 +3,7 @@ and where its files are; faults are in tests/plans/test_bad_input.py."""
 
 import pytest
 
-from rlplan.plans.schema.algorithm import Algorithm
+from rlplan.plans.schema.algorithm import OWN, Algorithm, ImportanceSampling
 from rlplan.plans.schema.job import Job, job_paths, load_job, objective_of
 from rlplan.plans.schema.levers import RewardJudge, RoundDrafts, RoundHandOver, SearchDrafts
 from rlplan.plans.schema.plan import load_plan
@@ -29,6 +29,29 @@ def test_a_name_alone_sets_what_its_paper_sets(name, aggregation):
     assert found.importance_sampling is None and found.overrides() == ()
 
 
+def test_importance_weights_are_the_default_in_bfloat16_on_gpus_alone():
+    def correction(dtype, kind, **keys):
+        return Algorithm.model_validate({"name": "gspo", "learning_rate": 1e-6, **keys}).correction(dtype, kind)
+
+    assert correction("bfloat16", "cuda") == ImportanceSampling() == ImportanceSampling(cap=2.0, beyond="truncate")
+    assert [correction(*where) for where in (("float32", "cuda"), ("float16", "cuda"), ("bfloat16", "cpu"))] == [
+        None
+    ] * 3
+    assert correction("float32", "cpu", importance_sampling={"cap": 3.0}) == ImportanceSampling(cap=3.0)
+    assert correction("bfloat16", "cuda", importance_sampling={"level": "none"}) is None
+
+
+def test_a_name_sets_the_clip_and_says_whether_the_whole_step_divides():
+    def found(name, **keys):
+        return Algorithm.model_validate({"name": name, "learning_rate": 1e-6, **keys})
+
+    bounds = {name: (found(name).clip_low, found(name).clip_high) for name in ("gspo", "cispo")}
+    assert bounds == {"gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
+    assert found("cispo").loss_aggregation == "token-mean" and found("gspo", clip_high=0.1).clip_high == 0.1
+    assert {name for name in OWN if found(name).whole_step} == {"reinforce_plus_plus_baseline"}
+    assert found("grpo", loss_aggregation="step-token-mean").whole_step == "loss_aggregation: step-token-mean"
+
+
 def test_an_objective_is_dollars_within_seconds_or_told_how_to_be():
     assert objective_of("usd-within 120") == objective_of("usd-within:120") == ("usd", 120.0)
     assert [objective_of(text) for text in ("seconds", "usd")] == [("seconds", None), ("usd", None)]
@@ -48,6 +71,8 @@ def test_only_what_a_job_sets_otherwise_is_told():
         "loss_aggregation is token-mean (dr_grpo: seq-mean-token-sum-norm)",
         "dynamic_sampling is true (dr_grpo: false)",
     )
+    bounded = Algorithm.model_validate({"name": "gspo", "learning_rate": 1e-6, "dual_clip": 3.0, "entropy_bonus": 0.01})
+    assert bounded.overrides() == ("dual_clip is 3.0 (gspo: null)", "entropy_bonus is 0.01 (gspo: 0.0)")
     job = loads(JOB.replace("name: grpo", "name: rloo"), Job)
     assert "loss_aggregation" not in job.algorithm.model_fields_set and loads(dump(job), Job) == job
 
