@@ -9,12 +9,14 @@ from pathlib import Path
 import click
 
 from ..plans.phrases.numbers import bytes_text, count, seconds
+from ..plans.yaml.errors import InputError
 
 
 @click.command("export-model")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--step", type=click.IntRange(min=0), default=None, help="Of the checkpoint. Default: the latest.")
+@click.option("--best", is_flag=True, help="Of the checkpoint whose evaluation had the highest mean reward.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
@@ -28,7 +30,7 @@ from ..plans.phrases.numbers import bytes_text, count, seconds
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def export_model_command(
-    run: Path, out: Path, step: int | None, dtype: str | None, model: str | None, as_json: bool
+    run: Path, out: Path, step: int | None, best: bool, dtype: str | None, model: str | None, as_json: bool
 ) -> int:
     """Write the model of a checkpoint of RUN to OUT, a new folder that transformers and vLLM load.
 
@@ -37,11 +39,18 @@ def export_model_command(
     be going on. Neither GPUs nor the job's machines are needed, nor memory for the model: of its weights 5 GB are held
     at a time.
 
-    A run keeps its latest two checkpoints, and those of `rlplan execute --keep-every`.
+    A run keeps its latest two checkpoints, that of its best evaluation, and those of `rlplan execute --keep-every`.
     """
-    from ..executor.records.model_export import export_model
+    from ..executor.records.checkpoints import best_checkpoint
+    from ..executor.records.model_export import export_model, step_of
     from .shared.output import share
 
+    if best:
+        if step is not None:
+            raise click.UsageError("--step and --best name two checkpoints; leave one out")
+        if (found := best_checkpoint(run)) is None:
+            raise InputError("has no checkpoint of an evaluation (job.yaml, evaluate); name one with --step", str(run))
+        step = step_of(found[0])
     with share("export-model") as update:
         written = export_model(run, out, step, dtype=dtype, model=model, progress=update)
     if as_json:

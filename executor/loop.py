@@ -145,7 +145,7 @@ async def _evaluate(run: TrainingRun, evaluator: Evaluator, how: RoundRollout, v
     """Evaluate the weights that engines hold as `version`. Raises TrainerDied, RunFailed."""
     tag = f"{run.name}/evaluation-{run.step_number}/{run.trainer_restarts}"
     evaluation = evaluator.evaluate(run.step_number, how.layout, version, run.weights.join, tag, how.max_num_seqs)
-    run.evaluated(await while_trainer_lives(run.trainer, evaluation))
+    await run.evaluated(await while_trainer_lives(run.trainer, evaluation))
 
 
 async def evaluate_last(run: TrainingRun) -> None:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -213,11 +214,13 @@ class TrainingRun:
             self.checkpoints.notes.append(drift_text(*drift))
         self._skipped.stop_if_lost(record.metrics, record.step, self.checkpoints.saved_step)
 
-    def evaluated(self, evaluation: Evaluation) -> None:
-        """Write an evaluation down."""
+    async def evaluated(self, evaluation: Evaluation) -> None:
+        """Write an evaluation down, and keep the checkpoint of the best one."""
         assert self._recorder is not None
         self._recorder.evaluation(self._elapsed_s(), evaluation)
         self.checkpoints.notes.append(evaluation_text(structs.asdict(evaluation)))
+        if not math.isnan(evaluation.reward[0]):
+            await self.checkpoints.evaluated(evaluation.step, evaluation.reward[0])
 
     def progress(self) -> Progress:
         """Counts of the round in progress, be it of an evaluation."""

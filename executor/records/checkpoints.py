@@ -34,6 +34,8 @@ KEEP = 2  # the latest, and the one before it in case the disk lied
 MANIFEST = "manifest.json"
 KEPT = "kept"
 """The file in a checkpoint's folder that marks it as one to be kept."""
+BEST = "best"
+"""The same of the one whose evaluation had the highest mean reward so far; the file has that reward."""
 
 # Weights and both moments of AdamW in float32: what a trainer writes, before any checkpoint shows its real size.
 STATE_BYTES_PER_PARAMETER = 12
@@ -111,9 +113,34 @@ async def write_checkpoint(run_dir: Path, staged: Staged, trainer: TrainerGroup)
     return size
 
 
+def is_kept(folder: Path) -> bool:
+    """Whether a checkpoint is kept, however old it is."""
+    return (folder / KEPT).exists() or (folder / BEST).exists()
+
+
+def best_checkpoint(run_dir: Path) -> tuple[Path, float] | None:
+    """The checkpoint of a run whose evaluation had the highest mean reward, and that reward; None without one."""
+    for folder in checkpoints(run_dir):
+        with contextlib.suppress(OSError, ValueError):  # there is no such file, or it was torn
+            return folder, float((folder / BEST).read_text(encoding="utf-8"))
+    return None
+
+
+def keep_best(run_dir: Path, step: int, reward: float) -> bool:
+    """Keep the checkpoint of `step`, which must be on the disk, if its evaluation had a higher mean reward than that of
+    the one kept for this so far, which is then kept no longer for it. Whether it was. Raises OSError."""
+    best, folder = best_checkpoint(run_dir), run_dir / "checkpoints" / f"step-{step:06d}"
+    if not folder.is_dir() or (best is not None and best[1] >= reward):
+        return False
+    (folder / BEST).write_text(repr(reward), encoding="utf-8")
+    if best is not None:
+        (best[0] / BEST).unlink(missing_ok=True)
+    return True
+
+
 def _drop(folder: Path) -> None:
     """Delete a checkpoint, unless it is to be kept or somebody reads it: then it is tried again after the next one."""
-    if (folder / KEPT).exists():
+    if is_kept(folder):
         return
     with contextlib.ExitStack() as lock:
         try:
@@ -180,7 +207,7 @@ def check_room(folder: Path, least_bytes: int) -> None:
     present = sorted(folder.glob("step-*"))
     needed = _needed(present, least_bytes)
     free = shutil.disk_usage(folder).free
-    older = (folder_bytes(old) for old in present[:-1] if not (old / KEPT).exists())
+    older = (folder_bytes(old) for old in present[:-1] if not is_kept(old))
     if free < needed and free + sum(older) < needed:
         raise _no_room(needed, free)
 

@@ -119,13 +119,13 @@ def export_model(
     if os.path.lexists(out):
         raise InputError("exists, and a model is never written over anything; name a new folder", str(out))
     folder = _checkpoint(run_dir, step)
-    number = _step_of(folder)
+    number = step_of(folder)
     try:
         with held(folder):
             if verify:
                 progress("checking files", 0.0)
                 if (fault := damage(folder / MANIFEST)) is not None:
-                    others = [_step_of(each) for each in checkpoints(run_dir) if each != folder]
+                    others = [step_of(each) for each in checkpoints(run_dir) if each != folder]
                     instead = f"export another with --step: {runs_text(others)}" if others else "there is no other"
                     raise InputError(f"is damaged ({fault}); {instead}", str(folder))
             trained = _trained(run_dir, number, model)
@@ -150,7 +150,7 @@ def export_model(
 def _checkpoint(run_dir: Path, step: int | None) -> Path:
     """The folder of a run's checkpoint. Raises InputError if it has none of the step, or is no run."""
     must_be_run_folder(run_dir)
-    found = {_step_of(folder): folder for folder in checkpoints(run_dir)}
+    found = {step_of(folder): folder for folder in checkpoints(run_dir)}
     if not (run_dir / TRACE).exists():
         if several := sorted(path.parent.name for path in run_dir.glob(f"*/{TRACE}")):
             listed = ", ".join(several)
@@ -164,7 +164,7 @@ def _checkpoint(run_dir: Path, step: int | None) -> Path:
     return found[max(found) if step is None else step]
 
 
-def _step_of(folder: Path) -> int:
+def step_of(folder: Path) -> int:
     return int(folder.name.rpartition("-")[2])
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...plans.yaml.errors import RunFailed
 from ..processes.actors import retrieved
 from ..trainer.trainer_group import TrainerGroup
-from .checkpoints import KEPT, CheckpointFailed, Staged, stage_checkpoint, write_checkpoint
+from .checkpoints import KEPT, CheckpointFailed, Staged, keep_best, stage_checkpoint, write_checkpoint
 
 if TYPE_CHECKING:
     from .model_export import ExportedModel
@@ -100,6 +100,19 @@ class RunCheckpoints:
         self._write: asyncio.Future[None] | None = None
         self._model: asyncio.Future[None] | None = None
         self._closed = False
+        self._evaluated: tuple[int, float] | None = None
+
+    async def evaluated(self, step: int, reward: float) -> None:
+        """Note the mean reward of an evaluation of the weights of `step`: their checkpoint, also if it is still being
+        written, is kept until another step's is better."""
+        self._evaluated = step, reward
+        if self.saved_step == step:
+            await self._keep_best()
+
+    async def _keep_best(self) -> None:
+        if self._evaluated is not None:
+            with contextlib.suppress(OSError):  # of a full disk: the mark is lost, not the checkpoint
+                await asyncio.to_thread(keep_best, self._run_dir, *self._evaluated)
 
     def due(self, step: int, every_steps: int) -> bool:
         """Whether to write a checkpoint of `step`: after `every_steps` steps, or sooner if the next death would cost
@@ -139,6 +152,7 @@ class RunCheckpoints:
             return
         write_s = time.monotonic() - began
         self.saved_step = staged.step
+        await self._keep_best()
         self._cadence.saved(stage_s + WRITE_SLOWS * write_s, age_s=write_s)
         self.event(
             "checkpoint", step=staged.step, stage_s=round(stage_s, 6), write_s=round(write_s, 6), bytes=size

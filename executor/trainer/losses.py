@@ -24,7 +24,8 @@ Every token carries a weight that already holds the division, and the loss of a 
 gradients may simply be summed; neither the micro-batch split nor the number of ranks changes them; and a token weighs
 the same in a short, a long and a partial round, whose gradients sum up to those of synchronous steps. What clipping and
 the second moment make of a step's gradient is made alike by the norms that the plan states for each kind of round. In
-mode sync alone a loss may divide by what the step itself has: its summed gradients are, once (`train_samples.step_factor`).
+mode sync alone a loss may divide by what the step itself has: its summed gradients are, once
+(`train_samples.step_factor`).
 
 Totals are kept on the device, so that no micro-batch waits for a number.
 """

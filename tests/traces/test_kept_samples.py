@@ -21,7 +21,7 @@ from rlplan.traces.trace_events import RewardPart
 from .kept import kept
 
 
-def test_what_is_written_is_read_and_the_same_rows_give_the_same_bytes(tmp_path):
+def test_what_is_written_is_read_and_equal_rows_give_equal_bytes(tmp_path):
     rows = [
         kept(1, 0, response="\x1b[31m[bold]é\n\u202e", reward_parts={"math": RewardPart(1.0, 0.5, "ok")}),
         kept(1, 1, reward=None, advantage=None, fate=None),

@@ -61,7 +61,7 @@ def test_a_model_that_loops_whatever_the_reward_is_no_hint():
     assert names(run(lambda chance, reward, number: "again and again and so on. " * 60)) == []
 
 
-def test_once_all_are_rewarded_the_first_steps_are_what_they_are_compared_with():
+def test_later_steps_are_compared_with_the_first_ones():
     def later(chance, reward, number):
         return healthy(chance, reward, number) if number < 12 else " the answer is surely four" * 60
 

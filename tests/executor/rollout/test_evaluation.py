@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from rlplan.executor.loop import evaluate_last, step
+from rlplan.executor.loop import checkpoint_if_due, evaluate_last, step
+from rlplan.executor.records.checkpoints import best_checkpoint
 from rlplan.executor.rollout.evaluation import Evaluator, chance_of_pass, mean_and_error
 from rlplan.plans.schema.job import EvaluateSpec
 from rlplan.plans.yaml.errors import InputError
@@ -14,7 +15,7 @@ from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.traces.report_state import evaluation_text, evaluations
 from rlplan.traces.trace import read_trace
 
-from ..run_stage import JOB, Job, NumberRounds, NumberTrainer, TrainerDied, new_run
+from ..run_stage import JOB, Job, NumberRounds, NumberTrainer, TrainerDied, names, new_run
 from ..virtual_loop import played
 
 HELD_OUT = ["h0", "h1", "h2"]
@@ -94,6 +95,32 @@ def test_a_trainer_that_dies_in_an_evaluation_takes_the_run_back(tmp_path):
     trainer, events = trained_in(tmp_path, 3, evaluator=evaluator(DiesOnce(), every_steps=1))
     assert trainer.restarts == 1
     assert [each["step"] for each in evaluations(events)] == [0, 1, 2]
+
+
+def test_the_checkpoint_of_the_best_evaluation_is_kept(tmp_path):
+    class Rewarded(NumberRounds):
+        """Rounds whose rewards are best after two updates."""
+
+        async def run(self, machine, layout, version, *rest):
+            result = await super().run(machine, layout, version, *rest)
+            best = 1.0 if version.endswith(":2") else 0.0
+            for draw in machine.draws:
+                draw.rewards = dict.fromkeys(draw.rewards, best)
+            return result
+
+    async def whole():
+        run = new_run(tmp_path, NumberTrainer(), evaluator=evaluator(Rewarded(), every_steps=1))
+        await run.start(resume=False)
+        for _ in range(6):
+            await step(run)
+            await checkpoint_if_due(run, 1)
+        await evaluate_last(run)
+        await run.checkpoint()
+        await run.close()
+
+    played(asyncio.wait_for(whole(), 10**6))
+    assert names(tmp_path) == ["step-000002", "step-000005", "step-000006"]
+    assert best_checkpoint(tmp_path) == (tmp_path / "checkpoints" / "step-000002", 1.0)
 
 
 def test_the_section_is_checked_and_absent_from_documents_without_it():
