@@ -104,10 +104,12 @@ UNREAD: Mapping[Kind, tuple[str, ...]] = {
         "algorithm.entropy_bonus",
         "algorithm.importance_sampling",
         "algorithm.seed",
+        "evaluate",
     ),
     "profile": ("note", "outliers", "reward_audit", "volatile"),
 }
-"""Dotted keys that no plan depends on; `*` is any key. Slots are for workloads. `algorithm.name` is here
+"""Dotted keys that no plan depends on; `*` is any key. Slots are for workloads; evaluations are priced beside a
+plan. `algorithm.name` is here
 since the values that it sets (`dynamic_sampling`, `mask_truncated`) are read by their own keys; one that needs mode
 sync is in the digest by `Algorithm.whole_step`."""
 

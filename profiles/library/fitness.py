@@ -82,7 +82,7 @@ def other_model(profile: Profile, job: Job, folder: Path | None) -> Unfit | None
     nearest = nearest_shipped(known, law.accelerator)
     remedy = "measure the job's model with rlplan profile"
     if nearest is not None and nearest != law.model:
-        remedy = f"take the profile of {nearest}: rlplan profile --shipped {nearest}"
+        remedy = f"take that of {nearest}: rlplan profile JOB --shipped {nearest}"
     return Unfit("profile-of-other-model", fault, remedy)
 
 

@@ -80,7 +80,7 @@ def scaling_fault(law: TrainLaw, old: Architecture, new: Architecture, model: st
     if away > math.log(FARTHEST):
         return f"{sizes}: they are more than {FARTHEST:g} times apart"
     if away and nearest is not None and size_distance(_shipped_shape(nearest), new) < away:
-        return f"{sizes}: the profile of {nearest}, which ships, is nearer"
+        return f"{sizes}, and that of {nearest}, which ships, is nearer"
     if not new.kv_values_per_token:
         return f"{sizes}, whose layers all attend to a window only"
     if not engine_tps(new, GPUS[law.accelerator]):

@@ -37,7 +37,7 @@ TOGETHER = {**FULL, "reward": [REWARD, TAGS], "placement": None}
 """Engines hand over only where trainers have no pool of their own; further parts of a reward have names."""
 
 
-SECTIONS = ("algorithm.importance_sampling", "algorithm.schedule")
+SECTIONS = ("algorithm.importance_sampling", "algorithm.schedule", "evaluate")
 """Sections of a job that decide nothing as a whole."""
 
 
@@ -142,6 +142,7 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
             "algorithm.clip_low": 0.1, "algorithm.clip_high": 0.28, "algorithm.dual_clip": 3.0,
             "algorithm.entropy_bonus": 0.01,
             "algorithm.importance_sampling": {"cap": 3.0}, "algorithm.seed": 4,
+            "evaluate": {"data": "held_out.jsonl", "every_steps": 5},
         },
     ),
     "cluster": (laptop(), {"name": "other", "pools.*.slots": 2}),

@@ -58,7 +58,7 @@ def test_each_sample_is_in_one_replicas_share_with_its_own_values():
     ]
     found = shares(groups, config, 9, 0.0, replicas=(2, 0))
     assert {tuple(share[2:]) for share in [share._replace(prompts="".join(share.prompts)) for share in found]} == {
-        ("abc", 6, 27, 1.5)
+        ("abc", 6, 27, 1.5, 0.625, 15)
     }
     assert {(len(share.watched), len(share.learning)) for share in found} == {(1, 1)}, "as many on every replica"
     assert all(not len(batch.tokens) and batch.sequences() == [] for batch in found[1].watched + found[1].learning)

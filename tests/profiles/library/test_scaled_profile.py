@@ -132,8 +132,8 @@ def test_scaling_adds_its_error_and_says_it_in_one_line(scaled_to):
     ("model", "why"),
     [
         ("Qwen/Qwen3-30B-A3B", "a dense model, and a mixture of experts"),
-        ("Qwen/Qwen2.5-72B", "(72.7B): the profile of Qwen2.5-72B, which ships, is nearer"),
-        ("Qwen/Qwen3-14B", "(14.8B): the profile of Qwen2.5-14B, which ships, is nearer"),
+        ("Qwen/Qwen2.5-72B", "(72.7B), and that of Qwen2.5-72B, which ships, is nearer"),
+        ("Qwen/Qwen3-14B", "(14.8B), and that of Qwen2.5-14B, which ships, is nearer"),
         ("lab/our-70b", "is nearer"),
         ("HuggingFaceTB/SmolLM2-135M", "(0.1B): they are more than 16 times apart"),
     ],
