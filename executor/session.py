@@ -124,7 +124,9 @@ class Session:
             )
 
         self._evaluated: tuple[list[str], RoundRunner] | None = None
-        if job.evaluate is not None:
+        if job.evaluate is not None and member is not None:
+            watcher.note("evaluate: a job of a co-execution group, whose engines others use in turns, is not evaluated")
+        elif job.evaluate is not None:
             assert paths.evaluation is not None, "prepare has looked for it"
             held_out = load_prompts(paths.evaluation, tokenizer, job.rollout.max_prompt_tokens, job.reward)
             self._evaluated = list(held_out), runner(held_out, job.evaluate.temperature)
