@@ -132,17 +132,13 @@ def samples_command(
 
 def _run_folder(path: Path) -> Path:
     """The folder of the one run at `path`. Raises InputError for anything else."""
-    from ..traces.run_log import TRACE, must_be_run_folder
+    from ..traces.run_log import run_folders
 
-    must_be_run_folder(path)
-    if (path / TRACE).exists():
-        return path
-    runs = sorted(trace.parent.name for trace in path.glob(f"*/{TRACE}"))
-    if len(runs) > 1:
-        raise InputError(f"holds several runs; name one of them: {one_line(listed(runs, 'or'))}", str(path))
-    if not runs:
-        raise InputError(f"holds no run (no {TRACE}); give the --out of rlplan execute", str(path))
-    return path / runs[0]
+    folders = run_folders(path)
+    if len(folders) > 1:
+        names = one_line(listed([folder.name for folder in folders], "or"))
+        raise InputError(f"holds several runs; name one of them: {names}", str(path))
+    return folders[0]
 
 
 def _steps_text(steps: list[int]) -> str:

@@ -223,7 +223,7 @@ class TrainingRun:
             await self.checkpoints.evaluated(evaluation.step, evaluation.reward[0])
 
     def progress(self) -> Progress:
-        """Counts of the round in progress, be it of an evaluation."""
+        """Counts of the round in progress; not of an evaluation."""
         return self.runner.progress
 
     @property

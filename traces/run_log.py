@@ -201,18 +201,24 @@ def must_be_run_folder(path: Path) -> None:
     raise InputError(f"is {article}, and the folder of a run is needed; {_GIVE}", str(path))
 
 
+def run_folders(path: Path) -> list[Path]:
+    """The folder at `path` if it is of one run, else those of the runs in it, by name. Raises InputError if it holds
+    none."""
+    must_be_run_folder(path)
+    folders = [path] if (path / TRACE).exists() else sorted(trace.parent for trace in path.glob(f"*/{TRACE}"))
+    if not folders:
+        raise InputError(f"holds no run (no {TRACE}); give the --out of rlplan execute", str(path))
+    return folders
+
+
 def readable_runs(folder: Path) -> tuple[list[Run], dict[str, InputError]]:
     """The runs in `folder`, and the error of each run that cannot be read, by its name.
 
     Raises InputError if no run can be read.
     """
-    must_be_run_folder(folder)
-    run_folders = [folder] if (folder / TRACE).exists() else sorted(p.parent for p in folder.glob(f"*/{TRACE}"))
-    if not run_folders:
-        raise InputError("holds no run (no trace.jsonl); give the --out of rlplan execute", str(folder))
     runs: list[Run] = []
     refused: dict[str, InputError] = {}
-    for run_folder in run_folders:
+    for run_folder in run_folders(folder):
         try:
             runs.append(load_run(run_folder))
         except InputError as error:

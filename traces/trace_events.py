@@ -194,8 +194,8 @@ class Evaluation(Struct, kw_only=True):
     """An evaluation of the weights after `step` updates: `prompts` with `samples` responses each, all by these weights.
 
     `reward` is the mean over prompts of the mean reward of their responses (avg@n), `pass_at` by k the mean chance that
-    one of k responses passes; each with its standard error over prompts (None of one prompt), as `seconds` are those of
-    the round. `failed` prompts could not be scored. Lengths in tokens; `truncated` is a share of the responses.
+    one of k responses passes; each with its standard error over prompts (None of one prompt). `failed` prompts could
+    not be scored. Lengths in tokens; `truncated` is a share of the responses; `seconds` are those of the round.
     """
 
     step: Count
@@ -203,8 +203,8 @@ class Evaluation(Struct, kw_only=True):
     samples: Count
     reward: tuple[Number, Number | None]
     pass_at: dict[int, tuple[Number, Number | None]]
-    mean_tokens: Seconds
-    truncated: Seconds
+    mean_tokens: Amount
+    truncated: Amount
     failed: Count
     seconds: Seconds
 

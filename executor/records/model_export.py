@@ -42,7 +42,7 @@ from ...plans.schema.plan import Plan, load_plan
 from ...plans.yaml.errors import InputError, RunFailed
 from ...plans.yaml.yaml_io import sha256_file
 from ...traces.report_state import evaluation_text, evaluations
-from ...traces.run_log import PLAN_COPY, TRACE, must_be_run_folder
+from ...traces.run_log import PLAN_COPY, TRACE, run_folders
 from ...traces.trace import trace_lines
 from ...traces.trace_events import StepEvent, decoded
 from ..trainer.manifest import damage, sync_folder
@@ -149,13 +149,10 @@ def export_model(
 
 def _checkpoint(run_dir: Path, step: int | None) -> Path:
     """The folder of a run's checkpoint. Raises InputError if it has none of the step, or is no run."""
-    must_be_run_folder(run_dir)
+    if (folders := run_folders(run_dir)) != [run_dir]:
+        listed = ", ".join(folder.name for folder in folders)
+        raise InputError(f"holds {count(len(folders), 'run')}: {listed}; name the folder of one", str(run_dir))
     found = {step_of(folder): folder for folder in checkpoints(run_dir)}
-    if not (run_dir / TRACE).exists():
-        if several := sorted(path.parent.name for path in run_dir.glob(f"*/{TRACE}")):
-            listed = ", ".join(several)
-            raise InputError(f"holds {count(len(several), 'run')}: {listed}; name the folder of one", str(run_dir))
-        raise InputError(f"holds no run (no {TRACE}); give the --out of rlplan execute", str(run_dir))
     if not found:
         raise InputError("has no checkpoint yet; wait for its first one", str(run_dir))
     if step is not None and step not in found:
@@ -165,6 +162,7 @@ def _checkpoint(run_dir: Path, step: int | None) -> Path:
 
 
 def step_of(folder: Path) -> int:
+    """The step of a checkpoint, from its folder's name."""
     return int(folder.name.rpartition("-")[2])
 
 

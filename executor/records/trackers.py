@@ -8,6 +8,7 @@ trainer are logged again under their number.
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -127,8 +128,12 @@ class _Mlflow:
         self._run_id = given.read_text(encoding="utf-8").strip()
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        for name, value in figures.items():
-            self._client.log_metric(self._run_id, name.replace("@", "_at_"), value, step=step)
+        from mlflow.entities import Metric
+
+        # One request a step: the service may be far, and training waits for it.
+        now_ms = int(1000 * time.time())
+        metrics = [Metric(name.replace("@", "_at_"), value, now_ms, step) for name, value in figures.items()]
+        self._client.log_batch(self._run_id, metrics=metrics)
 
     def close(self) -> None:
         self._client.set_terminated(self._run_id)

@@ -56,12 +56,14 @@ def shipped_model(model: str | Architecture | None) -> str | None:
     shape = architecture_of(model) if isinstance(model, str) else model
     if shape is None or shape.guessed:
         return None
-    for name in MODEL_NAMES:
-        named_shape = architecture_of(name)
-        assert named_shape is not None, name
-        if named_shape.is_shaped_as(shape):
-            return name
-    return None
+    return next((name for name in MODEL_NAMES if shape_of_shipped(name).is_shaped_as(shape)), None)
+
+
+def shape_of_shipped(name: str) -> Architecture:
+    """The shape of a model of which a profile ships, by the library's name."""
+    shape = architecture_of(name)
+    assert shape is not None, name
+    return shape
 
 
 def nearest_shipped(shape: Architecture, gpu: str | None = None) -> str | None:
@@ -74,7 +76,7 @@ def nearest_shipped(shape: Architecture, gpu: str | None = None) -> str | None:
     away = {
         name: abs(math.log(other.parameters / shape.parameters))
         for name in sorted(names)
-        if (other := architecture_of(name)) is not None and bool(other.experts) == bool(shape.experts)
+        if bool((other := shape_of_shipped(name)).experts) == bool(shape.experts)
     }
     nearest = min(away, key=lambda name: away[name], default=None)
     return nearest if nearest is not None and away[nearest] <= math.log(FARTHEST) else None

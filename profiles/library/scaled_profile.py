@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...plans.facts.model_names import architecture_of
 from ...plans.facts.model_shape import named_model
 from ...plans.facts.public_models import ARCHITECTURES, Architecture
 from ...plans.schema.job import Job
@@ -32,7 +31,7 @@ from ..laws.sync_law import FACTORS as SYNC_FACTORS
 from ..laws.sync_law import cold_start_s, sync_s
 from ..phase_schema import DecodePoint, Evidence, Rollout, TrainLaw
 from ..profile_schema import Profile
-from . import FARTHEST, nearest_shipped, shipped_model, size_distance
+from . import FARTHEST, nearest_shipped, shape_of_shipped, shipped_model, size_distance
 
 Array = NDArray[np.float64]
 
@@ -79,19 +78,13 @@ def scaling_fault(law: TrainLaw, old: Architecture, new: Architecture, model: st
     away, nearest = size_distance(old, new), nearest_shipped(new, law.accelerator)
     if away > math.log(FARTHEST):
         return f"{sizes}: they are more than {FARTHEST:g} times apart"
-    if away and nearest is not None and size_distance(_shipped_shape(nearest), new) < away:
+    if away and nearest is not None and size_distance(shape_of_shipped(nearest), new) < away:
         return f"{sizes}, and that of {nearest}, which ships, is nearer"
     if not new.kv_values_per_token:
         return f"{sizes}, whose layers all attend to a window only"
     if not engine_tps(new, GPUS[law.accelerator]):
         return f"{sizes}, of which no engine fits on {law.accelerator}s"
     return None
-
-
-def _shipped_shape(name: str) -> Architecture:
-    shape = architecture_of(name)
-    assert shape is not None, name
-    return shape
 
 
 def scaling_errors(old: Architecture, new: Architecture) -> tuple[float, float]:
