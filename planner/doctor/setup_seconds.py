@@ -27,7 +27,7 @@ from ...profiles.laws.sync_law import COLOCATED_ERROR, START_S
 from ...profiles.laws.train_error import law_error
 from ...profiles.laws.train_law import WEIGHT_BYTES
 from ...profiles.length_tables import shipped_table
-from ...profiles.library import GPU_NAMES, MODEL_NAMES, library_profile
+from ...profiles.library import GPU_NAMES, library_profile, nearest_shipped
 from ...profiles.library.scaled_profile import entry_by_law, scaling_errors
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile
@@ -222,17 +222,12 @@ def _profile(model: Architecture, gpu: Gpu) -> Profile:
         return sum(abs(math.log(rate)) for rate in rates)
 
     likest = gpu.name if gpu.name in GPU_NAMES else min(GPU_NAMES, key=unlike)
-    profiles = _profiles(likest)
-    of_kind = [
-        p for p in profiles if p.train_law is not None and bool(p.train_law.shape.experts) == bool(model.experts)
-    ]
-    return min(of_kind or profiles, key=lambda p: abs(math.log((p.model_parameters or 1) / model.parameters)))
+    name = nearest_shipped(model, likest, math.inf)
+    assert name is not None, "profiles of dense models and of mixtures of experts ship for each GPU"
+    return _shipped(likest, name)
 
 
-@cache
-def _profiles(gpu: str) -> tuple[Profile, ...]:
-    profiles = (library_profile(gpu, name) for name in MODEL_NAMES)
-    return tuple(profile for profile in profiles if profile.train_law is not None)
+_shipped = cache(library_profile)
 
 
 # -- generation --------------------------------------------------------------------------------------------------------

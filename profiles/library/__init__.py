@@ -66,9 +66,10 @@ def shape_of_shipped(name: str) -> Architecture:
     return shape
 
 
-def nearest_shipped(shape: Architecture, gpu: str | None = None) -> str | None:
+def nearest_shipped(shape: Architecture, gpu: str | None = None, farthest: float = FARTHEST) -> str | None:
     """The library's name of the model whose costs serve this one: of its shape, else of its kind (dense, or a mixture
-    of experts) and nearest in parameters. `gpu`: its short name, None for any. None where all are too far away."""
+    of experts) and nearest in parameters, which may differ by the factor `farthest`. `gpu`: its short name, None for
+    any. None where all are farther away."""
     names = {name for on, name in library_names() if gpu in (None, on)}
     own = shipped_model(shape)
     if own in names:
@@ -79,7 +80,7 @@ def nearest_shipped(shape: Architecture, gpu: str | None = None) -> str | None:
         if bool((other := shape_of_shipped(name)).experts) == bool(shape.experts)
     }
     nearest = min(away, key=lambda name: away[name], default=None)
-    return nearest if nearest is not None and away[nearest] <= math.log(FARTHEST) else None
+    return nearest if nearest is not None and away[nearest] <= math.log(farthest) else None
 
 
 def size_distance(one: Architecture, other: Architecture) -> float:
