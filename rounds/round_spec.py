@@ -144,6 +144,14 @@ class RoundSpec:
         """Whether the lengths of trained groups are recorded."""
         return self.mode == "predict" or self.keeps_history
 
+    def owes_alike(self, other: RoundSpec) -> bool:
+        """Whether long rounds of `other` train what rounds of this spec deferred as its own long rounds would."""
+
+        def rule(spec: RoundSpec) -> tuple[Mode, int, int | None]:
+            return spec.mode, spec.samples_per_prompt, spec.cutoff_tokens
+
+        return rule(self) == rule(other)
+
     def short(self) -> RoundKind:
         """The short rounds."""
         return self._kind("short", self.short_prompts, self.short_samples)

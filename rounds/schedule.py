@@ -33,20 +33,24 @@ short ones, which are plain synchronous rounds.
 
 Where samples are balanced by history (balancing/), the lengths of trained groups are recorded in every mode. That
 history decides where and in which order samples start, not which groups are trained.
+
+A run may go on by another plan. What waits then was deferred by a rule that the new rounds may not have (a prompt of
+`exact` is one whose draw was longer than the old cutoff), so it is trained first, in long rounds by the old rule, and
+nothing fresh is issued until the queue is empty. Where the new rounds would treat it alike, the queue goes on.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 from .balancing.length_estimates import Recorded
 from .machines.outcome import Fate, Outcome
 from .machines.round import Round
 from .predict import LengthHistory
-from .round_spec import RoundName, RoundSpec
+from .round_spec import QueueRule, RoundName, RoundSpec
 
 # Rounds after which a smaller long round is run, so that no prompt waits for ever in a queue that fills slowly. With
 # the usual one long round in 3 to 20 this never happens.
@@ -117,6 +121,7 @@ class Schedule:
         self.waits: tuple[int, ...] = ()
         """Number of long rounds, the latest included, for which each prompt waited that the latest round settled."""
         self.draining = False
+        self._owed: RoundSpec | None = None  # the rule by which all that waits was deferred, where it is another one
         self._history = history or LengthHistory()  # used where the spec `learns` only
         self._begin_epoch()
 
@@ -146,7 +151,7 @@ class Schedule:
             busy.update(self._issued)
         issued: list[tuple[str, int]] = []
         place = 0
-        while len(issued) < count and len(busy) < len(self._prompts) and not self.draining:
+        while len(issued) < count and len(busy) < len(self._prompts) and not self._queue_first:
             if place == len(self._open):
                 if place >= self._most_open():
                     break
@@ -211,6 +216,15 @@ class Schedule:
         self.draining = True
 
     @property
+    def owed(self) -> int:
+        """Number of prompts that an earlier plan deferred and that are trained by its rule before anything fresh."""
+        return 0 if self._owed is None else len(self._deferred)
+
+    @property
+    def _queue_first(self) -> bool:
+        return self.draining or self._owed is not None
+
+    @property
     def rounds_owed(self) -> int:
         """Number of long rounds that train the whole queue, if none fails."""
         return -(-len(self._deferred) // self.spec.prompts_per_step)
@@ -224,7 +238,7 @@ class Schedule:
     def _next_long(self) -> tuple[list[_Deferred], bool]:
         """The prompts of the next round if it is long, else none; and whether it is by queue."""
         queue, target, waiting = self.spec.queue, self.spec.prompts_per_step, len(self._deferred)
-        must = self.draining or len(self._prompts) - waiting < target or self._epochs_wait()
+        must = self._queue_first or len(self._prompts) - waiting < target or self._epochs_wait()
         if queue is not None and self._open[0].fresh and not must:
             return (self._deferred[: queue.prompts] if waiting >= queue.prompts else []), True
         first = self._deferred
@@ -258,7 +272,7 @@ class Schedule:
         if by_queue:
             self.ages = tuple(waiting.age for waiting in chosen)
             return self.spec.long_by_queue(self.ages).machine(list(self._issued))
-        return self.spec.long(len(chosen)).machine(list(self._issued))
+        return (self._owed or self.spec).long(len(chosen)).machine(list(self._issued))
 
     def end(self, finished: Round) -> Outcome:
         """End the round that was begun last: settle or defer its prompts; those that it returns were never issued.
@@ -294,6 +308,8 @@ class Schedule:
                 epoch.settled.add(prompt)
         self.round_number += 1
         self._running = False
+        if not self._deferred:
+            self._owed = None
         if self.spec.learns:
             self._history.learn(finished)  # epochs that begin from now on use it
         if self.spec.mode == "predict":
@@ -339,13 +355,15 @@ class Schedule:
             "next_epoch": self._next_epoch,
             "epochs": epochs,
             "deferred": [list(astuple(waiting)) for waiting in self._deferred],
+            "spec": asdict(self._owed or self.spec),
         }
         if self.spec.learns:
             state["history"] = self._history.state()
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state()`, of any mode. Raises ValueError if it is of another version or set of prompts."""
+        """Continue from `state()`, of any plan of the job. Raises ValueError if it is of another version or set of
+        prompts."""
         if "epochs" not in state:
             raise ValueError("the checkpoint was written by another version, which ended each epoch by a smaller round")
         every = set(self._prompts)
@@ -362,12 +380,21 @@ class Schedule:
                 int(e["epoch"]),
                 list(e["fresh"]),
                 set(e["settled"]),
-                frozenset(e.get("expected_long", ())),
+                frozenset(e.get("expected_long", ()) if self.spec.mode == "predict" else ()),
                 int(e.get("put_off", 0)),
             )
             for e in state["epochs"]
         ]
         # Older checkpoints have no ages.
         self._deferred = [_Deferred(str(prompt), *map(int, numbers)) for prompt, *numbers in state["deferred"]]
+        before = _spec(state.get("spec"))
+        self._owed = before if before and self._deferred and not before.owes_alike(self.spec) else None
         self._history.restore(state.get("history", {}))
         self._issued, self._running, self.draining = {}, False, False
+
+
+def _spec(state: dict[str, Any] | None) -> RoundSpec | None:
+    """The spec of a state; None in older checkpoints, whose plan could not change."""
+    if state is None:
+        return None
+    return RoundSpec(**(state | {"queue": state["queue"] and QueueRule(**state["queue"])}))
