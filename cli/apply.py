@@ -1,4 +1,4 @@
-"""`rlplan apply GROUPS`"""
+"""`rlplan apply PLAN`: another plan for a run, or for groups, that goes on."""
 
 from __future__ import annotations
 
@@ -24,28 +24,37 @@ HEARD_S = 60.0
 
 
 @click.command("apply")
-@click.argument("plan", metavar="GROUPS", type=click.Path(path_type=Path))
+@click.argument("plan", metavar="PLAN", type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="Folder of the groups that run: the --out of execute."
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder of what runs: the --out of execute."
 )
-@click.option("--dry-run", is_flag=True, help="Check the plan and print its moves with their prices, and stop.")
+@click.option("--dry-run", is_flag=True, help="Check the plan, print what it changes, and stop.")
 @click.option(
     "--timeout",
     type=Finite(min=1),
     default=None,
-    help="Seconds until the command stops waiting; the moves go on. Default: until all are made.",
+    help="Seconds until the command stops waiting; what it asked for goes on. Default: until all is done.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, as_json: bool) -> int:
-    """Have the groups that run in --out become those of the plan GROUPS, while the other jobs go on.
+    """Have what runs in --out go on by PLAN.
 
-    GROUPS is what `rlplan solve workload.yaml --from OUT/groups.yaml` wrote. Jobs that it lacks stop at the end of
+    A plan of one job is taken at the end of the step at hand. Where it needs other engines, trainers or reward workers
+    than the run has, these are started anew from a checkpoint; else nothing stops. What the old plan deferred is
+    trained first. A plan that cannot be started is refused, and the run goes on by the plan that it has. A run that
+    does not go on takes it with `rlplan execute PLAN --out RUN --resume`.
+
+    A plan of groups is what `rlplan solve workload.yaml --from OUT/groups.yaml` wrote. Jobs that it lacks stop at the end of
     their step, with a checkpoint; jobs that it moves do the same, and start again on their new nodes; jobs that are new
     start when the others have made room. A group never has jobs of both plans together, so that every bound holds on
     the way. The driver of the groups makes the moves and writes each into OUT/moves.jsonl: if this command is ended,
     the moves go on, and the same command shows them again. If the driver ends, `rlplan execute GROUPS --out OUT
     --resume` makes the moves that are left.
     """
+    from ..plans.yaml.yaml_io import document_kind
+
+    if document_kind(plan) == "rlplan":
+        return _told_of_run(apply_to_run(plan, out, dry_run, timeout), as_json)
     from ..executor.groups.group_change import MoveRequest, planned_change, write_request
     from ..plans.yaml.yaml_io import sha256_file
     from ..traces.groups.groups_status import groups_status
@@ -123,3 +132,84 @@ def _told(moves: dict[str, Any], as_json: bool) -> int:
 
     click.echo(json.dumps(moves) if as_json else "\n".join(moves_lines(moves)))
     return EXIT_FAILED if any(move.get("state") == "failed" for move in moves["moves"]) else 0
+
+
+def apply_to_run(plan: Path, out: Path, dry_run: bool = False, timeout: float | None = None) -> dict[str, Any]:
+    """Have the run in `out` go on by `plan`, and wait until it does, `timeout` seconds at most.
+
+    Returns `plan`, `state` (`in force` before, `not applied`, `applied`), `changes` of decisions (by dotted key old and
+    new), and of one that is applied `from_step`. Raises InputError for a plan that the run cannot go on by, RunFailed
+    if it ended or did not take the plan in time.
+    """
+    from ..executor.groups.group_change import MoveRequest, write_request
+    from ..executor.prepare import placement_of, prepare
+    from ..executor.records.plan_changes import plan_change
+    from ..traces.groups.groups_status import driver_runs
+    from ..traces.run_log import TRACE
+    from .shared.findings import memory_findings, must_fit_memory
+
+    must_fit_memory(memory_findings(plan))
+    placement_of(prepare([plan], out, resume=True))
+    change = plan_change(out, plan)
+    result: dict[str, Any] = {"plan": str(plan), "state": "in force", "changes": {}}
+    if change is None:
+        return result
+    result |= {"state": "not applied", "changes": {key: list(values) for key, values in change.changes.items()}}
+    if dry_run:
+        return result
+    if not driver_runs(out):
+        raise InputError(
+            f"does not go on now; rlplan execute {plan} --out {out} --resume goes on with it by this plan", str(out)
+        )
+    read = (out / TRACE).stat().st_size
+    request = MoveRequest(uuid.uuid4().hex, str(plan.resolve()), change.sha256)
+    write_request(out, request)
+    event = _answer(out, request.id, change.sha256, read, timeout)
+    if event["event"] == "plan_refused":
+        raise InputError(f"the run in {out} refuses it: {event.get('reason')}", str(plan))
+    return result | {"state": "applied", "from_step": int(event["step"]) + 1, "owed": int(event.get("owed", 0))}
+
+
+def _answer(out: Path, request_id: str, sha256: str, read: int, timeout: float | None) -> dict[str, Any]:
+    """The event of a run's trace, after its first `read` bytes, that answers a request. Raises RunFailed if none
+    comes."""
+    from ..traces.groups.groups_folder import request_file
+    from ..traces.groups.groups_status import driver_runs
+    from ..traces.run_log import TRACE
+
+    began = time.monotonic()
+    while True:
+        running = driver_runs(out)  # asked first, so that what it wrote last is read after it
+        with (out / TRACE).open("rb") as file:
+            file.seek(read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                read += len(line)
+                if line.startswith((b'{"event":"plan"', b'{"event":"plan_refused"')):
+                    event: dict[str, Any] = json.loads(line)
+                    if sha256 == event.get("sha256") or request_id == event.get("id"):
+                        return event
+        late = timeout is not None and time.monotonic() - began > timeout
+        if not running:
+            request_file(out, request_id).unlink(missing_ok=True)
+            raise RunFailed(f"the run in {out} has ended before it took the plan; go on by it with --resume")
+        if late:
+            raise RunFailed(f"the run in {out} has not ended its step within {timeout:.0f} s; it takes the plan then")
+        time.sleep(LOOK_S)
+
+
+def _told_of_run(result: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        click.echo(json.dumps(result))
+        return 0
+    for key, (old, new) in result["changes"].items():
+        click.echo(f"{key}  {old} -> {new}")
+    click.echo(
+        {
+            "in force": "the run has this plan already",
+            "not applied": "the run can go on by this plan; nothing is applied (--dry-run)",
+            "applied": f"applied: from step {result.get('from_step')} on the run goes by {result['plan']}",
+        }[result["state"]]
+    )
+    return 0

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil  # of the executor's extra: without it the command ends here, before it looks at any folder
 
+from ..plans.yaml.errors import InputError, RunFailed
 from .prepare import Execution, Options
 from .processes.host import cluster_address
 from .records.execution_folder import check_folder, run_lock
+from .records.plan_changes import PlanSwitch, Refusal, must_be_same_job, plan_change
 
 if TYPE_CHECKING:
     from .groups.member_task import MemberTask
@@ -27,6 +31,9 @@ def execute(
 ) -> bool:
     """Run all plans for `options.steps` steps each, in turns; `member`: the run's task in a co-execution group.
 
+    A run that is asked to go on by another plan (`rlplan apply`) does so after its step; a plan that cannot be started
+    is refused, and the run goes on by the plan that it had.
+
     Returns True when all steps are done, False when a signal ended the run before, with checkpoints.
     Raises InputError for data that does not fit the job, a folder that another process runs in or a RAY_ADDRESS that is
     no address, RunFailed when the infrastructure failed for good.
@@ -36,7 +43,27 @@ def execute(
         for execution in executions:
             locks.enter_context(run_lock(execution.run_dir))
             # Once more: another driver may have begun or ended here since `prepare`.
-            check_folder(execution.run_dir, execution.plan_path, options.resume)
+            check_folder(execution.run_dir, options.resume)
+            if options.resume:
+                must_be_same_job(execution.run_dir, execution)
         from .session import run_session  # here, since it imports Ray and torch
 
-        return asyncio.run(run_session(executions, options, watcher, member, psutil.Process().create_time()))
+        began_s = psutil.Process().create_time()
+        before: tuple[Sequence[Execution], PlanSwitch] | None = None
+        refusal: Refusal | None = None
+        while True:
+            try:
+                ended = asyncio.run(run_session(executions, options, watcher, member, began_s, refusal))
+            except (InputError, RunFailed) as failure:
+                if before is None or plan_change(executions[0].run_dir, executions[0].plan_path) is None:
+                    raise
+                # The run could not be started by the plan that it was asked to go on by: it goes on as it was.
+                executions, switch = before
+                refusal = Refusal(switch.request_id, str(switch.execution.plan_path), str(failure))
+                before, began_s = None, time.time()
+                continue
+            if isinstance(ended, bool):
+                return ended
+            before, executions = (executions, ended), [ended.execution]
+            options, began_s, refusal = replace(options, resume=True, history=None), time.time(), None
+            watcher.plan_changed(executions[0].name, executions[0].plan)

@@ -23,6 +23,7 @@ from ..plans.yaml.yaml_io import error_at
 from .drafts.history_store import saved_history
 from .placement.run_placement import DoesNotFit, Placement, run_placement
 from .records.execution_folder import check_folder
+from .records.plan_changes import must_be_same_job, run_name
 from .records.trackers import TrackerName
 
 SHARED: tuple[tuple[str, ...], ...] = (
@@ -139,14 +140,19 @@ def _prepared(path: Path, run_dir: Path, resume: bool, faults: ErrorCollector) -
     """The plan at `path` as it is to run in `run_dir`; None, with all faults of plan and folder in `faults`."""
     plan = faults.try_read(lambda: load_plan(path))
     checked = faults.try_read(lambda: open_plan(path)) if plan is not None else None
-    faults.try_read(lambda: check_folder(run_dir, path, resume))
+    faults.try_read(lambda: check_folder(run_dir, resume))
     model = None if checked is None else checked.model
     kind = None
     if checked is not None:
         kind = checked.cluster.pools[checked.plan.job.rounds.short.rollout.pool].accelerators.kind
     for loc, fault, remedy in unsupported(plan, model, kind) if plan is not None else ():
         faults.errors.append(error_at(path, loc, f"{'.'.join(map(str, loc))}: {fault}; {remedy}"))
-    return None if checked is None else Execution(path.stem, path, run_dir, checked)
+    if checked is None:
+        return None
+    execution = Execution((resume and run_name(run_dir)) or path.stem, path, run_dir, checked)
+    if resume and not faults.errors:
+        faults.try_read(lambda: must_be_same_job(run_dir, execution))
+    return execution
 
 
 def history_of(run: Path, executions: Sequence[Execution], resume: bool) -> Path:

@@ -27,7 +27,7 @@ from ..rounds.machines.round import Round
 from ..rounds.schedule import Schedule
 from ..rounds.seeds import RoundSeeds
 from ..rounds.timeouts import PoolTimeouts
-from ..traces.report_state import drift_text, evaluation_text
+from ..traces.report_state import drift_text, evaluation_text, plan_text
 from ..traces.trace_events import Evaluation, Step
 from .configuration import run_settings
 from .engines.engine_handle import EngineHandle
@@ -35,6 +35,7 @@ from .engines.fleet import Fleet
 from .groups.member_phases import MemberPhases, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import load_checkpoint
+from .records.plan_changes import PlanChange, keep_both_plans
 from .records.run_checkpoints import RunCheckpoints, Saving
 from .records.run_record import DriftWatch, Recorder
 from .records.sample_keeper import SampleKeeper, ended_samples
@@ -115,7 +116,7 @@ class TrainingRun:
         if resume:
             self._elapsed_before_s = float((await self._despite_deaths(self._load))["elapsed_s"])
             self.checkpoints.loaded(self.step_number, time.monotonic() - began)
-            self.event("resume", step=self.step_number, **facts)
+            self.event("resume", step=self.step_number, owed=self.schedule.owed, **facts)
         else:
             self.event("run", name=self.name, mode=self.settings.mode, **facts)
             # A trainer that is started again here is what it was: nothing was trained yet.
@@ -139,6 +140,29 @@ class TrainingRun:
 
     def _elapsed_s(self) -> float:
         return self._elapsed_before_s + time.perf_counter() - self._began
+
+    # -- another plan --------------------------------------------------------------------------------------------------
+
+    def tell_change(self, change: PlanChange, plan: str) -> None:
+        """From the step at hand on the run goes by another plan: write that down, and keep both in the run's folder.
+        `plan`: its path, relative to the folder. Raises RunFailed if the disk does not take it."""
+        changes = [{"key": key, "old": old, "new": new} for key, (old, new) in change.changes.items()]
+        fields = {"plan": plan, "sha256": change.sha256, "owed": self.schedule.owed, "changes": changes}
+        self.event("plan", step=self.step_number, **fields)
+        keep_both_plans(self._run_dir, change, self.step_number)
+        self.checkpoints.notes.append(plan_text({"step": self.step_number, **fields}))
+
+    def take_plan(self, planned: PlannedJob, planned_short_share: float | None) -> None:
+        """Go on by another plan that needs no other engine or trainer (plan_changes.fits_in_place); between steps."""
+        state, timeouts, store = self.schedule.state(), self.timeouts.state(), self.drafts.store
+        self.settings = run_settings(planned, self._job)
+        self.schedule = Schedule(self.settings.spec, self._prompt_ids, self._job.data.seed)
+        self.schedule.restore(state)
+        self.timeouts = PoolTimeouts(self.settings.timeouts)
+        self.timeouts.restore(timeouts)
+        drafts = [each.rollout.drafts for each in self.settings.rounds.values()]
+        self.drafts = RunDrafts(drafts, self.fleet, self.schedule, store)
+        self._drift = DriftWatch(planned_short_share)
 
     # -- a step, as loop.step takes it ---------------------------------------------------------------------------------
 
@@ -292,6 +316,7 @@ class TrainingRun:
             "schedule": self.schedule.state(),
             "timeouts": self.timeouts.state(),
             "skipped_in_a_row": self._skipped.in_a_row,
+            "remembers": self.drafts.store is not None,
         }
 
     def _tell_keeping(self, fault: str | None) -> None:
@@ -321,7 +346,8 @@ class TrainingRun:
             ) from None
         if "timeouts" in state:  # older checkpoints have fixed deadlines only
             self.timeouts.restore(state["timeouts"])
-        if (lost := self.drafts.load(loaded.folder, self._prompt_ids)) is not None:
+        # A plan that drafts may follow one that did not, and that remembered nothing.
+        if (lost := self.drafts.load(loaded.folder, self._prompt_ids)) is not None and state.get("remembers", True):
             self.event("history_lost", checkpoint=loaded.folder.name, reason=lost)
         self._skipped.in_a_row = int(state["skipped_in_a_row"])
         self.step_number = int(state["step"])
@@ -338,7 +364,7 @@ class TrainingRun:
         self.weights.retire()  # what is started in the trainer's place holds other weights
         self.updating, self._recovering = False, True
         await self._despite_deaths(self._load, death)
-        self.event("resume", step=self.step_number)
+        self.event("resume", step=self.step_number, owed=self.schedule.owed)
 
     async def _despite_deaths(self, body: Callable[[], Awaitable[Result]], death: TrainerDied | None = None) -> Result:
         """What `body` returns; the trainer is started again whenever it dies in it, and first if it is dead already."""

@@ -5,6 +5,7 @@ Imported only when a run is to start: it imports Ray and torch.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..plans.phrases.numbers import count
-from .configuration import configuration
+from ..plans.yaml.errors import InputError
+from .configuration import Configuration, configuration
 from .engines.engine_handle import EngineDied, EngineHandle
 from .engines.fleet import Fleet
+from .groups.group_change import MoveRequest, take_request
 from .groups.member_phases import MemberPhases
 from .groups.permit_actor import membership
 from .memory.device_holds import device_ledger
@@ -24,10 +27,11 @@ from .memory.device_turns import DeviceTurns
 from .memory.free_memory import beside_others, held_by_others, held_text
 from .placement.actor_placer import ActorPlacer, NodeNews
 from .placement.live_checks import check_shared
-from .prepare import Execution, Options, placement_of
+from .prepare import Execution, Options, placement_of, prepare
 from .processes.actors import start_ray
 from .processes.supervision import Patience, Supervisor, together
 from .records.execution_folder import begin_folder
+from .records.plan_changes import PlanChange, PlanSwitch, Refusal, fits_in_place, plan_change
 from .records.run_checkpoints import Saving
 from .records.sample_keeper import SampleKeeper
 from .rewards.judge_pool import JudgePool, judge_config
@@ -51,12 +55,16 @@ async def run_session(
     watcher: Watcher,
     member: MemberTask | None,
     process_began_s: float,
-) -> bool:
+    refusal: Refusal | None = None,
+) -> bool | PlanSwitch:
     """As `execute.execute`, whose folders are locked by now. `process_began_s`: when this process began, in seconds
-    since the epoch."""
+    since the epoch. `refusal`: why the run does not go on by a plan with which it could not be started. Returns another
+    plan by which the run is to go on with other engines or trainers, if one was asked for."""
     session = Session(executions, options, watcher, member, process_began_s)
     try:
         await session.start()
+        if refusal is not None:
+            session.tell_refusal(refusal)
         return await session.take_turns()
     finally:
         await session.close()
@@ -81,7 +89,7 @@ class Session:
         assert paths.data is not None, "prepare has looked for it"
         tokenizer = self._tokenizer = load_tokenizer(paths.model)
         prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward)
-        settings = configuration([e.plan.job for e in executions], job, paths, self._pool, first.train_pool)
+        settings = _configuration(executions)
         asked, judge_tokenizer = None, None
         if settings.judge is not None:
             judge_tokenizer = load_tokenizer(paths.judge)
@@ -111,6 +119,8 @@ class Session:
             None if first.train_pool is self._pool else first.train_pool,
             placement.device_names(self._pool.accelerators.kind), shared=member is not None,
         )  # fmt: skip
+        speeds = {name: plan.predicted.speed for name, plan in self._plans.items()}
+        self._profiled = {name: speed for name, speed in speeds.items() if speed is not None}
         self._turns = DeviceTurns(self._ledger_of(), self._fleet, trainers)
         self._in_group = contextlib.AsyncExitStack()
         self._phases: MemberPhases | None = None
@@ -209,10 +219,13 @@ class Session:
 
     async def _begin(self, execution: Execution, run: TrainingRun, start_s: float) -> None:
         options, home = self._options, execution.run_dir
-        begin_folder(home, execution.plan_path, options.resume)
+        change = plan_change(home, execution.plan_path) if options.resume else None
+        begin_folder(home, execution.plan_path, execution.checked.job_path, options.resume)
         process_s = round(time.time() - self._process_began_s, 3)
         plan = _beside(execution.plan_path, home)
         await run.start(options.resume, start_s=start_s, process_s=process_s, steps=options.steps, plan=plan)
+        if change is not None:
+            run.tell_change(change, plan)
         if options.history is not None and (known := run.drafts.store) is not None:
             source = _beside(options.history, home)
             run.event("history", checkpoint=source, prompts=len(known), bytes=known.nbytes)
@@ -235,16 +248,52 @@ class Session:
         self._watcher.note(f"{death.engine.name} is being replaced: {death.reason}")
         self.event("restart", whom=death.engine.name, reason=death.reason)
 
-    async def take_turns(self) -> bool:
+    async def between_steps(self, run: TrainingRun) -> PlanSwitch | None:
+        """Take a plan that the run was asked to go on by: in place where it has all that the plan needs, else it is
+        returned. One that the run cannot go on by is refused, and the run goes on as before."""
+        execution = self._executions[0]
+        if (request := take_request(execution.run_dir)) is None:
+            return None
+        try:
+            asked, change = await asyncio.to_thread(_requested, execution, request)
+        except InputError as reason:
+            self.tell_refusal(Refusal(request.id, request.plan, str(reason)))
+            return None
+        if change is None:
+            self.tell_refusal(Refusal(request.id, request.plan, "it is the plan in force"))
+            return None
+        if not fits_in_place(execution, asked, _configuration([execution]), _configuration([asked])):
+            self._watcher.note(f"{run.name}: goes on by {asked.plan_path} with engines and trainers of that plan")
+            return PlanSwitch(asked, request.id)
+        run.take_plan(asked.plan.job, asked.planned_short_share)
+        run.tell_change(change, _beside(asked.plan_path, asked.run_dir))
+        self._executions, self._plans[run.name] = [asked], asked.plan
+        if asked.plan.predicted.speed is not None:
+            self._profiled[run.name] = asked.plan.predicted.speed
+        self._watcher.plan_changed(run.name, asked.plan)
+        return None
+
+    def tell_refusal(self, refusal: Refusal) -> None:
+        """Tell that the run does not go on by a plan that was asked for, as `turns.Plans` has it."""
+        self._watcher.note(f"{refusal.plan} is not applied: {refusal.reason}")
+        self.event("plan_refused", id=refusal.request_id, plan=refusal.plan, reason=refusal.reason)
+
+    def refuse(self, run: TrainingRun, refusal: Refusal) -> None:
+        """As `tell_refusal`."""
+        self.tell_refusal(refusal)
+
+    async def take_turns(self) -> bool | PlanSwitch:
         """Take the steps of all runs, as `turns.take_turns`."""
         options, speed = self._options, None
-        profiled = {name: speeds for name, plan in self._plans.items() if (speeds := plan.predicted.speed) is not None}
+        profiled = self._profiled
         if profiled and options.speed_check and self._member is None:  # in a group the machine is others', too
             seeded = self._executions[0].checked.job.rollout.seed_per_sample
             speed = SpeedCheck(self._fleet, profiled, len(self._tokenizer), seeded, options.speed_check_every)
         judges: Sequence[EngineHandle] = () if self._judge is None else self._judge.engines
         leaving = Leaving(self._placer, self._fleet, self._runs, judges)
-        return await take_turns(self._runs, options, self._watcher, leaving, speed)
+        # Plans that take turns share engines, and a group's driver looks after the plans of its members.
+        plans = self if len(self._runs) == 1 and self._member is None else None
+        return await take_turns(self._runs, options, self._watcher, leaving, speed, plans)
 
     async def close(self) -> None:
         """End all parts; what is left of the group's devices is free then."""
@@ -257,6 +306,23 @@ class Session:
             self._placer.close()
         finally:
             await self._in_group.aclose()
+
+
+def _configuration(executions: Sequence[Execution]) -> Configuration:
+    first = executions[0]
+    jobs = [execution.plan.job for execution in executions]
+    return configuration(jobs, first.checked.job, first.checked.paths, first.pool, first.train_pool)
+
+
+def _requested(running: Execution, request: MoveRequest) -> tuple[Execution, PlanChange | None]:
+    """The plan of a request, checked as for a start, and what it changes. Raises InputError."""
+    path = Path(request.plan)
+    (asked,) = prepare([path], running.run_dir, resume=True)
+    placement_of([asked])
+    change = plan_change(running.run_dir, path)
+    if change is not None and change.sha256 != request.sha256:
+        raise InputError("changed after it was applied; apply it again", str(path))
+    return asked, change
 
 
 def _beside(path: Path, folder: Path) -> str:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ..plans.phrases.numbers import count
+from ..plans.schema.plan import Plan
 from ..plans.yaml.errors import RunFailed
 from ..traces.trace_events import Step
 from .engines.engine_handle import EngineHandle
@@ -31,6 +32,7 @@ from .loop import checkpoint_if_due, evaluate_last, step
 from .placement.actor_placer import ActorPlacer
 from .prepare import Options
 from .processes.stopping import StopRequests, stop_requests
+from .records.plan_changes import PlanSwitch, Refusal
 from .rollout.round_samples import Progress
 from .run import TrainingRun
 from .speed_check import SpeedCheck
@@ -74,6 +76,16 @@ class Leaving:
                 await run.recover(TrainerDied(run.trainer.name, why))
 
 
+class Plans(Protocol):
+    """What gives a run another plan while it goes on."""
+
+    async def between_steps(self, run: TrainingRun) -> PlanSwitch | None:
+        """Take a plan that was asked for, if one was; returns one that needs other engines, trainers or workers."""
+
+    def refuse(self, run: TrainingRun, refusal: Refusal) -> None:
+        """Tell that a run does not go on by a plan that was asked for."""
+
+
 class Watcher(Protocol):
     """What the live view implements; all calls come on the event loop."""
 
@@ -89,6 +101,9 @@ class Watcher(Protocol):
     def note(self, text: str) -> None:
         """A line for the person who watches."""
 
+    def plan_changed(self, name: str, plan: Plan) -> None:
+        """A run goes on by another plan."""
+
 
 async def take_turns(
     runs: Sequence[TrainingRun],
@@ -96,16 +111,27 @@ async def take_turns(
     watcher: Watcher,
     leaving: Leaving | None = None,
     speed: SpeedCheck | None = None,
-) -> bool:
-    """Take the steps of all runs. True if all are done, False if a signal ended the runs before.
+    plans: Plans | None = None,
+) -> bool | PlanSwitch:
+    """Take the steps of all runs. True if all are done, False if a signal ended the runs before; a plan by which the
+    run is to go on with other engines or trainers, if one was asked for: its checkpoint is written.
 
-    `leaving` is asked after each step whether nodes are to be left, `speed` before each. Each run's trace says how it
-    ended. Either way what was trained is saved. Raises RunFailed if it is not.
+    After each step `leaving` is asked whether nodes are to be left, and `plans` for another plan; `speed` before each.
+    Each run's trace says how it ended. Whatever ends it, what was trained is saved. Raises RunFailed if it is not.
     """
     with stop_requests(options.grace_s) as stop:
         try:
             while True:
-                await _until(runs, options, watcher, stop, leaving, speed)
+                switch = await _until(runs, options, watcher, stop, leaving, speed, plans)
+                if switch is not None and plans is not None:
+                    (run,) = runs
+                    await run.checkpoint()
+                    tell_faults(run, watcher)
+                    if run.checkpoint_fault is None:
+                        return switch
+                    reason = f"no checkpoint could be written: {run.checkpoint_fault}"
+                    plans.refuse(run, Refusal(switch.request_id, str(switch.execution.plan_path), reason))
+                    continue
                 for run in runs:
                     if _done(run, options) and not stop.at_round_end.is_set():
                         await _unless_left(run, evaluate_last(run), stop)
@@ -141,8 +167,9 @@ async def _until(
     stop: StopRequests,
     leaving: Leaving | None,
     speed: SpeedCheck | None,
-) -> None:
-    """Take steps in turns until all are done or a signal came."""
+    plans: Plans | None,
+) -> PlanSwitch | None:
+    """Take steps in turns until all are done, a signal came, or a run is to go on by the plan that is returned."""
     begun: set[str] = set()
     while not all(_done(run, options) for run in runs) and not stop.at_round_end.is_set():
         for run in runs:
@@ -166,7 +193,13 @@ async def _until(
                 await checkpoint_if_due(run, options.checkpoint_every)
             if leaving is not None and not stop.at_round_end.is_set():
                 await leaving.between_steps(watcher.note)
+            switch = None
+            if plans is not None and not stop.at_round_end.is_set():
+                switch = await plans.between_steps(run)
             tell_faults(run, watcher)
+            if switch is not None:
+                return switch
+    return None
 
 
 def _done(run: TrainingRun, options: Options) -> bool:

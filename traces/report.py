@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..plans.phrases.numbers import deviation
 from ..plans.schema.predicted_limit import HardwareLimit
 from .report_rounds import drafts_report, length_quantiles, overlap, reward_parts, round_timeline, tail, waste
-from .report_state import evaluations, incidents, run_state
+from .report_state import evaluations, incidents, plan_changes, run_state
 from .report_steps import checkpoint_costs, coverage, missing_engines, series, spreads, waits
 from .report_texts import texts_report
 from .run_log import Run, readable_runs
@@ -47,6 +47,7 @@ def run_report(run: Run, baseline: Run | None) -> dict[str, Any]:
         "restarts": run.log.restarts,
         "resumes": run.log.resumes,
         "incidents": incidents(run.log.events, steps),
+        "plan_changes": plan_changes(run.log),
         "speedup_predicted": _speedup_predicted(run, baseline),
         "length_ratio_predicted": predicted.length_ratio,
         "cut_share_predicted": predicted.cut_share,
@@ -81,7 +82,7 @@ def _measured(run: Run, baseline: Run | None) -> dict[str, Any]:
         },
         "limit": _limit(run, {p: means.seconds(f"{p}_s") for p in ("rollout", "train", "total")}),
         "rounds": {kind: _round_report(run, kind) for kind in ("short", "long")},
-        "coverage": coverage(steps, predicted),
+        "coverage": coverage(run.log.in_force, predicted),
         "reward_first": _reward(steps[:fifth]),
         "reward_last": _reward(steps[-fifth:]),
         "rewards": [step.reward_mean for step in steps],
@@ -173,7 +174,7 @@ def _gradients(run: Run) -> dict[str, Any] | None:
         return None
     result: dict[str, Any] = {}
     for kind in ("short", "long"):
-        metrics = [s.metrics for s in run.log.steps if s.kind == kind and "grad_scale" in s.metrics]
+        metrics = [s.metrics for s in run.log.in_force if s.kind == kind and "grad_scale" in s.metrics]
         if not metrics:
             return None
         norms = [float(each["grad_norm"]) for each in metrics]
@@ -287,13 +288,14 @@ def _mfu(run: Run, limit: HardwareLimit, train_s: float) -> float:
 
 def _round_report(run: Run, kind: str) -> dict[str, Any] | None:
     """Figures of one kind of round; None if it did not run or is not predicted."""
-    steps = [step for step in run.log.steps if step.kind == kind]
+    of_plan = run.log.in_force
+    steps = [step for step in of_plan if step.kind == kind]
     expected = run.plan.predicted.rounds.long if kind == "long" else run.plan.predicted.rounds.short
     if not steps or expected is None:
         return None
     return {
         "count": len(steps),
-        "share": len(steps) / len(run.log.steps),
+        "share": len(steps) / len(of_plan),
         "share_predicted": expected.share,
         "step_s": statistics.fmean(step.total_s for step in steps),
         "step_s_predicted": expected.step_s.mean,

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from statistics import fmean
 from typing import Any, Literal
 
 import msgspec
 from msgspec import structs
 
 from ..plans.phrases.numbers import count, seconds
+from .run_log import RunLog
 from .trace_events import MOST, Evaluation, Step, StepEvent
 
 State = Literal["finished", "stopped", "failed", "open"]
@@ -95,6 +97,41 @@ def evaluation_text(evaluation: Mapping[str, Any]) -> str:
     )
 
 
+def plan_changes(log: RunLog) -> list[dict[str, Any]]:
+    """The plans by which a run went on: `from_step` is the first step of each, `plan` its path from the run's folder,
+    `owed` prompts that it trained first, `changes` its decisions that differ; `step_s_before`, `step_s_after` are mean
+    seconds of the steps of the plan before and of this one, NaN where it took none."""
+    events, rows, before = log.plan_changes, list[dict[str, Any]](), 0
+    for number, event in enumerate(events):
+        at, end = int(event["step"]), events[number + 1]["step"] if number + 1 < len(events) else math.inf
+        rows.append(
+            {
+                "from_step": at + 1,
+                **{key: event.get(key) for key in ("plan", "owed", "changes")},
+                "step_s_before": _mean_s([step for step in log.steps if before < step.step <= at]),
+                "step_s_after": _mean_s([step for step in log.steps if at < step.step <= end]),
+            }
+        )
+        before = at
+    return rows
+
+
+def _mean_s(steps: Sequence[StepEvent]) -> float:
+    return fmean(step.total_s for step in steps) if steps else math.nan
+
+
+def plan_text(event: Mapping[str, Any]) -> str:
+    """What the event `plan` says: from which step on a run goes by another plan, and what that changes."""
+    changes = [change for change in event.get("changes") or () if isinstance(change, Mapping)]
+    told = [f"{each.get('key')} {each.get('old')} -> {each.get('new')}" for each in changes[:3]]
+    more = f" and {count(len(changes) - 3, 'other decision')}" if len(changes) > 3 else ""
+    owed = event.get("owed")
+    first = f"; {count(owed, 'prompt')} that the old plan deferred are trained first" if isinstance(owed, int) and owed else ""
+    step = event.get("step")
+    since = f"from step {step + 1} on" if isinstance(step, int) else "from here on"
+    return f"{since} by {event.get('plan', 'another plan')}: {', '.join(told) or 'the same decisions'}{more}{first}"
+
+
 def drift_text(planned: float, measured: float, rounds: float) -> str:
     """What the event `drift` says, with its remedy."""
     return (
@@ -107,7 +144,7 @@ def drift_text(planned: float, measured: float, rounds: float) -> str:
 def incidents(events: Sequence[dict[str, Any]], steps: Sequence[StepEvent]) -> list[dict[str, Any]]:
     """Faults and interruptions of a run by time: `t_s` (seconds since the first start), `step`, `kind`, `text`.
 
-    Kinds: restart, node, resume, sandbox, checkpoint, failed prompt, unscored, drift, skipped, run failed, stopped,
+    Kinds: restart, node, resume, plan, sandbox, checkpoint, failed prompt, unscored, drift, skipped, run failed, stopped,
     not a number, conservation, off-policy, checksum, timeouts, exhausted.
     """
     by_time = [(float(event["t_s"]), _of_event(event)) for event in events]
@@ -153,6 +190,10 @@ def _of_event(event: dict[str, Any]) -> list[Incident]:
             return [(step, "node", f"{event.get('address')} came in place of node {event.get('node')}, or is back")]
         case "resume":
             return [(step, "resume", f"taken up again after step {step}")]
+        case "plan":
+            return [(step, "plan", plan_text(event))]
+        case "plan_refused":
+            return [(step, "plan", f"{event.get('plan')} was not applied: {event.get('reason')}")]
         case "sandbox_lacks":
             return [(step, "sandbox", str(event.get("reason")).removeprefix("sandbox: "))]
         case "checkpoint_failed":

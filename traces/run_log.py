@@ -48,6 +48,8 @@ class RunLog:
         first_steps: numbers of the first step after the start and after each resume, when engines are not warm.
         restarts: number of replaced engines and trainers.
         resumes: number of resumes.
+        plan_from: the plan in force holds for the steps after this one; those that trained what an earlier plan owed
+            are not among them.
         last_t_s: time of the last event, in seconds since the run's first start; None if there is no event.
     """
 
@@ -61,12 +63,24 @@ class RunLog:
     first_steps: set[int] = field(default_factory=set)
     restarts: int = 0
     resumes: int = 0
+    plan_from: int = 0
     last_t_s: float | None = None
 
     @property
     def started(self) -> dict[str, Any]:
         """The `run` event; empty if the trace has none."""
         return next((event for event in reversed(self.events) if event["event"] == "run"), {})
+
+    @property
+    def in_force(self) -> list[StepEvent]:
+        """The steps that the plan in force has taken; before its first one, all steps."""
+        return [step for step in self.steps if step.step > self.plan_from] or self.steps
+
+    @property
+    def plan_changes(self) -> list[dict[str, Any]]:
+        """The `plan` events: from which step on which plan is in force. Steps that were done again after it were done
+        by it, too."""
+        return [event for event in self.events if event["event"] == "plan"]
 
     @property
     def cold_s(self) -> float | None:
@@ -77,6 +91,9 @@ class RunLog:
     def back_to(self, step: int) -> None:
         """Forget the steps after `step`, which a resume does again."""
         self.resumes += 1
+        self.plan_from = min(self.plan_from, step)
+        for event in self.plan_changes:
+            event["step"] = min(event["step"], step)
         self.steps = [each for each in self.steps if each.step <= step]
         self.samples = {number: rows for number, rows in self.samples.items() if number <= step}
 
@@ -87,6 +104,7 @@ def read_run(path: Path) -> RunLog:
     Raises TraceError for a damaged line or an event that lacks what it should have, FileNotFoundError if it is absent.
     """
     log, cold = RunLog(), True
+    owed = False  # whether steps train what an earlier plan deferred
     rows: dict[int, list[Sample]] = {}  # of steps that have not ended
     by_name: dict[str, dict[int, Any]] = {
         "streamed": log.streamed, "tail": log.tails, "balanced": log.balanced, "drafts": log.drafts,
@@ -105,6 +123,8 @@ def read_run(path: Path) -> RunLog:
                 if cold:
                     log.first_steps.add(event.step)
                     cold = False
+                if owed:
+                    log.plan_from, owed = event.step, event.deferred > 0
             else:
                 log.events.append(event)
                 typed: Any = as_type(event, TYPES[head.event]) if head.event in TYPES else None
@@ -114,7 +134,9 @@ def read_run(path: Path) -> RunLog:
                     log.restarts += 1
                 elif head.event == "resume":
                     log.back_to(typed.step)
-                    rows, cold = {}, True
+                    rows, cold, owed = {}, True, typed.owed > 0
+                elif head.event == "plan":
+                    log.plan_from, owed = typed.step, typed.owed > 0
         except DamagedEvent as error:
             raise TraceError(path, None, f"{error}; the trace is damaged or of another version") from error
         except (ValueError, RecursionError) as error:
@@ -141,8 +163,8 @@ class Run:
 
     @property
     def means(self) -> CycleMeans:
-        """Means over the cycle; only for a run with at least one step."""
-        return means_by_plan(self.log.steps, self.plan)
+        """Means over the cycle, of the plan in force; only for a run with at least one step."""
+        return means_by_plan(self.log.in_force, self.plan)
 
     @cached_property
     def trained(self) -> dict[str, tuple[int, int]]:

@@ -210,7 +210,11 @@ class Evaluation(Struct, kw_only=True):
 
 
 class _Resume(Struct):
+    """Where a run goes on, or from which step on by another plan; `owed`: prompts that are trained first, by the rule
+    of the plan that deferred them."""
+
     step: Count
+    owed: Count = 0
 
 
 class Head(Struct):
@@ -222,7 +226,7 @@ class Head(Struct):
 
 TYPES: dict[str, type[Struct]] = {
     "streamed": Streamed, "tail": Tail, "balanced": Balanced, "drafts": Drafts, "evaluation": Evaluation,
-    "resume": _Resume,
+    "resume": _Resume, "plan": _Resume,
 }  # fmt: skip
 """By name, what else is checked: these events are read as their JSON objects, too."""
 

@@ -89,6 +89,10 @@ class LiveView:
         if self._live is not None:
             self._console.print(text)
 
+    def plan_changed(self, name: str, plan: Plan) -> None:
+        """A run goes on by another plan: means from now on are of its steps."""
+        self._rows[name] = _Row(plan)
+
     # -- drawing -------------------------------------------------------------------------------------------------------
 
     def _line(self, text: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ...plans.schema.plan import Plan
 from ...plans.yaml.errors import InputError, RunFailed
 from ...traces.trace_events import Step
 from ..execute import execute
@@ -46,6 +47,10 @@ class LinePrinter:
     def note(self, text: str) -> None:
         """A line for the person who watches."""
         _print("note", text=text)
+
+    def plan_changed(self, name: str, plan: Plan) -> None:
+        """A member's plan is its group's matter."""
+        _print("note", text=f"{name} goes on by another plan")
 
 
 def _print(what: str, **fields: Any) -> None:

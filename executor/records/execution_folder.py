@@ -21,8 +21,10 @@ from pathlib import Path
 from ...plans.yaml.errors import InputError, RunFailed
 from ...plans.yaml.input_files import opened
 from ...plans.yaml.output_files import must_take_folder
-from ...plans.yaml.yaml_io import sha256_file
 from ...traces.run_log import LOCK, PLAN_COPY, TRACE
+
+JOB_COPY = "job.yaml"
+"""The file of a run's folder that has the job as the run was started or last resumed with."""
 
 
 @contextlib.contextmanager
@@ -35,23 +37,17 @@ def written(path: Path, then: str = "start again") -> Iterator[None]:
         raise RunFailed(f"{path} cannot be written ({why}); make room, then {then}") from error
 
 
-def check_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:
-    """Raises InputError unless a plan can start in a folder, or resume the run that it holds."""
+def check_folder(run_dir: Path, resume: bool) -> None:
+    """Raises InputError unless a run can start in a folder, or, to resume it, unless the folder holds one."""
     must_take_folder(run_dir)
     exists = holds_run(run_dir)
     if exists and not resume:
         raise InputError("holds a run already; continue it with --resume or choose another --out", str(run_dir))
     if resume and not exists:
         raise InputError("holds no run to resume; run without --resume", str(run_dir))
-    if resume and sha256_file(run_dir / PLAN_COPY) != sha256_file(plan_path):
-        raise InputError(
-            f"was started with another plan than {plan_path} is now (a copy is {PLAN_COPY} in the run's folder); "
-            "put that back, or start a new run with another --out",
-            str(run_dir),
-        )
 
 
-def begin_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:
+def begin_folder(run_dir: Path, plan_path: Path, job_path: Path, resume: bool) -> None:
     """Make a run's folder ready for its first events. Raises RunFailed if the disk does not take them."""
     copy = run_dir / PLAN_COPY
     with written(copy):
@@ -59,6 +55,7 @@ def begin_folder(run_dir: Path, plan_path: Path, resume: bool) -> None:
         if not resume:
             (run_dir / TRACE).unlink(missing_ok=True)  # of a start that came to no checkpoint
             shutil.copyfile(plan_path, copy)
+        shutil.copyfile(job_path, run_dir / JOB_COPY)
 
 
 def holds_run(run_dir: Path) -> bool:

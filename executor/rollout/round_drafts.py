@@ -161,12 +161,13 @@ class RunDrafts:
         planned: of each kind of round; None: it has none.
         fleet: the engines, which may draft in rounds of other runs, too.
         schedule: knows which epoch has issued a prompt.
+        store: what rounds by an earlier plan of the run remembered; None: nothing.
 
     `store` is what is remembered; None: nothing, since none of the run's rounds drafts.
     """
 
-    def __init__(self, planned: Iterable[RoundDrafts | None], fleet: Fleet, schedule: Schedule) -> None:
-        self.store = HistoryStore() if any(planned) else None
+    def __init__(self, planned: Iterable[RoundDrafts | None], fleet: Fleet, schedule: Schedule, store: HistoryStore | None = None) -> None:
+        self.store = (store or HistoryStore()) if any(planned) else None
         self._fleet, self._schedule = fleet, schedule
 
     def next_round(self, planned: RoundDrafts | None, kind: str) -> DraftedRound | None:

@@ -100,7 +100,9 @@ def load_executed(folder: Path) -> ExecutedRun:
     log = run.log
     if not log.steps:
         raise InputError("no step was finished; there is nothing to learn from", str(folder))
-    named = log.started.get("plan")
+    if log.steps[-1].step <= log.plan_from:
+        raise InputError("no step was finished by the plan in force; there is nothing to learn from", str(folder))
+    named = (log.plan_changes[-1] if log.plan_changes else log.started).get("plan")
     steps = (
         ExecutedStep(
             **structs.asdict(step),
@@ -108,7 +110,7 @@ def load_executed(folder: Path) -> ExecutedRun:
             warm=step.step not in log.first_steps and not step.restarts,
             drafts=log.drafts.get(step.step),
         )
-        for step in log.steps
+        for step in log.in_force
     )
     plan_path = folder / named if isinstance(named, str) else None
     return ExecutedRun(folder, run.plan, tuple(steps), plan_path, cold_s=log.cold_s)

@@ -199,7 +199,7 @@ class Parts:
 
         return Membership()
 
-    async def take_turns(self, runs, options, watcher, drain, speed):
+    async def take_turns(self, runs, options, watcher, drain, speed, plans):
         self.log.append(("turns", options.steps))
         self.made["ActorPlacer"].tell(SimpleNamespace(event="node_lost", node=1, address="10.0.0.1"))
         self.made["ActorPlacer"].tell(SimpleNamespace(event="node_back", node=1, address="10.0.0.2"))
@@ -215,7 +215,7 @@ class Watcher:
 def executed(job, parts, monkeypatch, member=None, **options):
     monkeypatch.setattr(asyncio, "run", played)
     executions = prepare([job.plan("one"), job.plan("two")], job.out, False)
-    monkeypatch.setattr(session, "begin_folder", lambda run, plan, resume: parts.log.append(("begin", run.name)))
+    monkeypatch.setattr(session, "begin_folder", lambda run, plan, job, resume: parts.log.append(("begin", run.name)))
     return execute(executions, Options(steps=7, **options), Watcher(parts.log), member)
 
 
