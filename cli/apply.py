@@ -44,11 +44,11 @@ def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, a
     trained first. A plan that cannot be started is refused, and the run goes on by the plan that it has. A run that
     does not go on takes it with `rlplan execute PLAN --out RUN --resume`.
 
-    A plan of groups is what `rlplan solve workload.yaml --from OUT/groups.yaml` wrote. Jobs that it lacks stop at the end of
-    their step, with a checkpoint; jobs that it moves do the same, and start again on their new nodes; jobs that are new
-    start when the others have made room. A group never has jobs of both plans together, so that every bound holds on
-    the way. The driver of the groups makes the moves and writes each into OUT/moves.jsonl: if this command is ended,
-    the moves go on, and the same command shows them again. If the driver ends, `rlplan execute GROUPS --out OUT
+    A plan of groups is what `rlplan solve workload.yaml --from OUT/groups.yaml` wrote. Jobs that it lacks stop at the
+    end of their step, with a checkpoint; jobs that it moves do the same, and start again on their new nodes; jobs that
+    are new start when the others have made room. A group never has jobs of both plans together, so that every bound
+    holds on the way. The driver of the groups makes the moves and writes each into OUT/moves.jsonl: if this command is
+    ended, the moves go on, and the same command shows them again. If the driver ends, `rlplan execute GROUPS --out OUT
     --resume` makes the moves that are left.
     """
     from ..plans.yaml.yaml_io import document_kind

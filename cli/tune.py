@@ -1,10 +1,15 @@
-"""`rlplan tune RUN`: a new plan from what a run measured, or a workload with the switches of a run of groups."""
+"""`rlplan tune RUN`: a new plan from what a run measured, which may be given to the run while it goes on, or a workload
+with the switches of a run of groups."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +17,7 @@ import click
 
 from ..plans.phrases.numbers import MATTERS, count, deviation, deviation_text, percent, seconds, times
 from ..plans.phrases.sentences import PHASE_NAMES, one_line
-from ..plans.yaml.errors import InputError
+from ..plans.yaml.errors import InputError, RunFailed
 from .shared.options import force_option
 
 if TYPE_CHECKING:
@@ -21,6 +26,9 @@ if TYPE_CHECKING:
     from ..planner.tune.tune import Tuned
     from ..planner.what_if import Documents
     from ..plans.schema.plan import Inputs
+
+LOOK_S = 1.0
+"""How often a run's trace is read for steps that have ended."""
 
 
 @click.command("tune")
@@ -35,10 +43,41 @@ if TYPE_CHECKING:
     "--out", "-o", type=click.Path(path_type=Path), help="Where a new plan goes. Default: PLAN.tuned.yaml beside PLAN."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulation.")
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="STEPS",
+    help="Only the last so many steps count. Default: all steps since the machine's speed changed for the last time.",
+)
+@click.option(
+    "--apply",
+    "applies",
+    is_flag=True,
+    help="Give the new plan to RUN, which goes on by it from its next step on; asks first, unless --yes or the tune "
+    "section of rlplan.policy.yaml says otherwise.",
+)
+@click.option("--yes", is_flag=True, help="With --apply: do not ask.")
+@click.option(
+    "--every",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="STEPS",
+    help="With --apply: again after every so many steps, until RUN ends.",
+)
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def tune_command(
-    run_path: Path, plan_path: Path | None, out: Path | None, seed: int, overwrite: bool, as_json: bool
+    run_path: Path,
+    plan_path: Path | None,
+    out: Path | None,
+    seed: int,
+    last: int | None,
+    applies: bool,
+    yes: bool,
+    every: int | None,
+    overwrite: bool,
+    as_json: bool,
 ) -> int:
     """Refit costs and lengths from RUN, the --out of `rlplan execute`, and solve again.
 
@@ -47,14 +86,61 @@ def tune_command(
     otherwise nothing is written (decision: keep). A plan that an earlier tune wrote to --out is the plan in force, so
     tuning twice from one run changes nothing the second time.
 
+    With --apply the run takes the new plan at the end of its step (see `rlplan apply`); the divisors of its loss stay,
+    so that the size of its updates does. Where the plan in force is still the best and its predictions are wrong, it is
+    predicted anew (decision: predict) and the run goes on by that.
+
     Of a run of co-execution groups (with --plan groups.yaml) the seconds of each job's switches are taken: where they
     differ from the plan's, a workload with `warm_s` as measured is written, for `rlplan solve WORKLOAD --from PLAN`.
     """
     from ..traces.groups.groups_folder import group_folders
 
+    if (yes or every is not None) and not applies:
+        raise InputError("--yes and --every are for --apply; add it, or leave them out")
     if group_folders(run_path):
+        if applies:
+            raise InputError("is a run of groups; change it with rlplan apply", str(run_path))
         return _tune_groups(run_path, plan_path, out, overwrite, as_json)
 
+    if every is not None:
+        once = partial(_tune_once, run_path, plan_path, None, seed, last, True, yes, True, as_json)
+        return _tune_until_end(run_path, every, once)
+    return _tune_once(run_path, plan_path, out, seed, last, applies, yes, overwrite, as_json)
+
+
+def _tune_until_end(run_path: Path, every: int, once: Callable[[], int]) -> int:
+    """Tune after every so many steps of a run, until it ends."""
+    from ..traces.groups.groups_status import driver_runs
+    from ..traces.run_log import load_run
+
+    def done() -> int:
+        steps = load_run(run_path).log.steps
+        return steps[-1].step if steps else 0
+
+    at = done()
+    while driver_runs(run_path):
+        if done() >= at + every:
+            try:
+                once()
+            except (InputError, RunFailed) as failure:
+                click.echo(f"not tuned after step {done()}: {failure}", err=True)
+            at = done()
+        time.sleep(LOOK_S)
+    return 0
+
+
+def _tune_once(
+    run_path: Path,
+    plan_path: Path | None,
+    out: Path | None,
+    seed: int,
+    last: int | None,
+    applies: bool,
+    yes: bool,
+    overwrite: bool,
+    as_json: bool,
+) -> int:
+    """Tune, and give the run the new plan if that is wanted; returns the exit code."""
     from ..api.input_paths import check_target, plan_inputs
     from ..api.job_timeline import data_prompts
     from ..planner.tune.executed_run import load_executed
@@ -72,17 +158,68 @@ def tune_command(
     profile_path, lengths_path = _beside(out)
     check_target(profile_path, *inputs, kind="profile", force=overwrite)
     check_target(lengths_path, *inputs, kind="lengths", force=overwrite)
-    if out.exists() and _follows(out, executed_path):
+    if not applies and out.exists() and _follows(out, executed_path):
         force_path = out
     executed = load_documents(executed_path)
     force = executed if force_path == executed_path else load_documents(force_path)
     with share("tune") as update:
-        tuned = tune(run, executed, force, seed=seed, progress=update, prompts=data_prompts(force, force_path))
-    if tuned.change:
+        prompts = data_prompts(force, force_path)
+        tuned = tune(run, executed, force, seed=seed, progress=update, prompts=prompts, last=last, predict_kept=applies)
+    if applies:
+        tuned = _for_running(tuned, force)
+    written = tuned.change or tuned.kept is not None
+    if written:
         _write(tuned, force, force_path, out)
-    result = _result(tuned, run, force_path, out)
+    result = _result(tuned, run, force_path, out if written else None)
+    if applies:
+        result["applied"] = _applied(run_path, out, tuned, yes, as_json) if written else None
     click.echo(json.dumps(result) if as_json else _text(result))
     return 0
+
+
+def _for_running(tuned: Tuned, force: Documents) -> Tuned:
+    """What is to be applied: the new plan with the divisors of the run's loss, which set the size of its updates; or
+    the plan in force predicted anew, where its predictions are off by more than the error of what was measured."""
+    from ..plans.facts.digest import job_decisions
+
+    kept, predicted = tuned.kept, force.plan.predicted.seconds_per_sample
+    if kept is not None and abs(kept.predicted.seconds_per_sample / predicted - 1.0) <= tuned.error:
+        kept = None
+    old = force.plan.job.loss
+    loss = tuned.plan.job.loss.model_copy(update={"samples": old.samples, "tokens": old.tokens})
+    job = tuned.plan.job.model_copy(update={"loss": loss})
+    plan = tuned.plan.model_copy(update={"job": job, "decisions_sha256": job_decisions(job)})
+    return replace(tuned, plan=plan if tuned.change or kept is None else kept, kept=kept)
+
+
+def _applied(run_path: Path, out: Path, tuned: Tuned, yes: bool, as_json: bool) -> dict[str, Any]:
+    """Give the run the plan in `out`, if a person or the policy allows it; `state` and, unless applied, `reason`."""
+    from .apply import apply_to_run
+
+    if not yes and (reason := _must_ask(out, tuned)) is not None:
+        asked = not as_json and sys.stdin.isatty()
+        if not asked or not click.confirm(f"{out}: {reason}; apply it now?", err=True):
+            return {"state": "not applied", "reason": f"{reason}; rlplan apply {out} --out {run_path} applies it"}
+    return apply_to_run(out, run_path)
+
+
+def _must_ask(out: Path, tuned: Tuned) -> str | None:
+    """Why a person must say yes to the plan in `out`; None: the policy allows it."""
+    from ..plans.schema.site_rules import find_site_rules, load_site_rules
+    from .shared.findings import reports
+
+    path = find_site_rules(out)
+    policy = None if path is None else load_site_rules(path)
+    if policy is None or policy.rules.tune is None:
+        return f"{'no rlplan.policy.yaml' if policy is None else policy.path + ' has no tune section, which'} allows it"
+    limits = policy.rules.tune
+    if limits.apply == "ask":
+        return f"{policy.path}:{policy.document.line_of(('tune', 'apply'))} has apply: ask"
+    if tuned.change and tuned.gain < limits.at_least:
+        line = policy.document.line_of(("tune", "at_least"))
+        return f"it gains {percent(tuned.gain)}; {policy.path}:{line} has at_least: {limits.at_least:g}"
+    findings = [finding for report in reports([out]) for finding in report.findings if not finding.warning]
+    return f"rlplan check has {count(len(findings), 'finding')}: {findings[0].text}" if findings else None
 
 
 def _executed(run: ExecutedRun, plan_path: Path | None) -> Path:
@@ -167,10 +304,11 @@ def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:
     write_document(tuned.plan.model_copy(update={"inputs": inputs}), out, WRITTEN_DIGITS)
 
 
-def _result(tuned: Tuned, run: ExecutedRun, force_path: Path, out: Path) -> dict[str, Any]:
+def _result(tuned: Tuned, run: ExecutedRun, force_path: Path, out: Path | None) -> dict[str, Any]:
     costs, predicted = tuned.costs, run.plan.predicted
     return {
-        "decision": "change" if tuned.change else "keep",
+        "decision": "change" if tuned.change else "predict" if tuned.kept is not None else "keep",
+        "since_step": tuned.since_step,
         "gain": tuned.gain,
         "error": tuned.error,
         "errors": tuned.errors,
@@ -191,7 +329,7 @@ def _result(tuned: Tuned, run: ExecutedRun, force_path: Path, out: Path) -> dict
         "objective": tuned.plan.solver.objective,
         "forced_mode": tuned.plan.solver.forced_mode,
         "in_force": str(force_path),
-        "plan": str(out) if tuned.change else None,
+        "plan": None if out is None else str(out),
     }
 
 
@@ -204,6 +342,8 @@ def _text(result: dict[str, Any]) -> str:
         lines.append(
             f"{PHASE_NAMES[name]:20}{phase['predicted']:10.3f}{phase['measured']:10.3f}{off:>11}   {phase['why']}"
         )
+    if result["since_step"] is not None:
+        lines.append(f"only steps since {result['since_step']} count")
     factors = result["factors"]
     refitted = {
         "lengths": factors["lengths"],
@@ -231,6 +371,8 @@ def _text(result: dict[str, Any]) -> str:
     less = "less" if result["gain"] >= 0 else "more"
     gain = f"{best} now takes {percent(abs(result['gain']))} {less} {unit} than {result['in_force']}"
     target = f" -> {result['plan']}" if result["plan"] else ""
+    if result["decision"] == "predict":
+        target = f"; it stays, and {result['plan']} has it as it is predicted now"
     lines.append(f"{result['decision']}: {gain}; the error of that is {percent(result['error'])} ({reason}){target}")
     return "\n".join(lines)
 

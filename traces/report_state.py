@@ -126,7 +126,9 @@ def plan_text(event: Mapping[str, Any]) -> str:
     told = [f"{each.get('key')} {each.get('old')} -> {each.get('new')}" for each in changes[:3]]
     more = f" and {count(len(changes) - 3, 'other decision')}" if len(changes) > 3 else ""
     owed = event.get("owed")
-    first = f"; {count(owed, 'prompt')} that the old plan deferred are trained first" if isinstance(owed, int) and owed else ""
+    first = ""
+    if isinstance(owed, int) and owed > 0:
+        first = f"; {count(owed, 'prompt')} that the old plan deferred trained first"
     step = event.get("step")
     since = f"from step {step + 1} on" if isinstance(step, int) else "from here on"
     return f"{since} by {event.get('plan', 'another plan')}: {', '.join(told) or 'the same decisions'}{more}{first}"
@@ -144,8 +146,8 @@ def drift_text(planned: float, measured: float, rounds: float) -> str:
 def incidents(events: Sequence[dict[str, Any]], steps: Sequence[StepEvent]) -> list[dict[str, Any]]:
     """Faults and interruptions of a run by time: `t_s` (seconds since the first start), `step`, `kind`, `text`.
 
-    Kinds: restart, node, resume, plan, sandbox, checkpoint, failed prompt, unscored, drift, skipped, run failed, stopped,
-    not a number, conservation, off-policy, checksum, timeouts, exhausted.
+    Kinds: restart, node, resume, plan, sandbox, checkpoint, failed prompt, unscored, drift, skipped, run failed,
+    stopped, not a number, conservation, off-policy, checksum, timeouts, exhausted.
     """
     by_time = [(float(event["t_s"]), _of_event(event)) for event in events]
     by_time += [

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -137,8 +136,8 @@ def plan_change(run_dir: Path, plan_path: Path) -> PlanChange | None:
 
 def changed_decisions(old: PlannedJob, new: PlannedJob) -> dict[str, tuple[str, str]]:
     """By dotted key, decisions that differ, (old, new) as text."""
-    dumps = [planned.model_dump(mode="json", exclude={"why"}) for planned in (old, new)]
-    return {change.key: key_values(change) for change in changes(*dumps)}
+    before, after = (planned.model_dump(mode="json", exclude={"why"}) for planned in (old, new))
+    return {change.key: key_values(change) for change in changes(before, after)}
 
 
 def keep_both_plans(run_dir: Path, change: PlanChange, step: int) -> None:
@@ -150,7 +149,7 @@ def keep_both_plans(run_dir: Path, change: PlanChange, step: int) -> None:
             shutil.copyfile(copy, earlier)
         partial = copy.with_name(f".{PLAN_COPY}.partial")
         shutil.copyfile(change.plan_path, partial)
-        os.replace(partial, copy)
+        partial.replace(copy)
 
 
 def run_name(run_dir: Path) -> str | None:

@@ -166,7 +166,9 @@ class RunDrafts:
     `store` is what is remembered; None: nothing, since none of the run's rounds drafts.
     """
 
-    def __init__(self, planned: Iterable[RoundDrafts | None], fleet: Fleet, schedule: Schedule, store: HistoryStore | None = None) -> None:
+    def __init__(
+        self, planned: Iterable[RoundDrafts | None], fleet: Fleet, schedule: Schedule, store: HistoryStore | None = None
+    ) -> None:
         self.store = (store or HistoryStore()) if any(planned) else None
         self._fleet, self._schedule = fleet, schedule
 

@@ -11,6 +11,8 @@ So a plan does not flap (thresholds without hysteresis drift): the plan in force
 more than the model has just been seen to err, and solving again from what made the plan in force
 finds that plan or one as good. A mode that was forced on the plan in force is forced on the new one, with the bias
 budget that was given with it, if any was.
+
+Where the machine's speed changed on the way, only the steps since then count.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ...plans.facts.plan_text import update_text
 from ...plans.schema.plan import Plan
 from ...plans.schema.planned_job import PlannedJob
 from ...plans.schema.planned_rounds import LongRound, ShortRound
-from ...plans.yaml.errors import InputError
+from ...plans.yaml.errors import Infeasible, InputError
 from ...plans.yaml.yaml_io import WRITTEN_DIGITS, dump, loads
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
@@ -33,6 +35,7 @@ from ..choose.candidates.solve_options import PASSES, Pass, SolveOptions
 from ..lengths.draws import Draws
 from ..lengths.length_model import LengthModel, fit_lengths
 from ..plan_gain import SEEDS, plan_gain, simulated_seconds
+from ..refresh import refresh
 from ..solve import solve
 from ..what_if import Documents
 from .executed_run import ExecutedRun, Replayed
@@ -43,8 +46,16 @@ from .run_rates import with_drafts_of
 
 LEAST_GAIN = 0.02
 
+LEAST_SPEED_CHANGE = 0.1
+"""Least relative change of a step's seconds over those of its replay that counts as another speed of the machine."""
+CERTAIN_CHANGE = 5.0
+"""Standard errors by which the mean must change: all places where a run may be split are tried."""
+FEWEST_SINCE = 3
+"""Steps that tell a speed."""
+
 _BLOCKS = 4
 _FEWEST_STEPS = 4  # of a block
+_LEAST_NOISE = 0.02  # of a step's seconds: fewer steps may agree by chance
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,8 @@ class Tuned:
         step_s, seconds_per_sample: of the run over its cycle, as `rlplan report` has them.
         length_factor: mean length over the old trace's.
         not_run: text on each layout and update of either plan that the run did not use.
+        since_step: the first step that counts, where earlier ones were left out; None: all do.
+        kept: the plan in force as it is predicted at refitted costs and lengths; None where it cannot be, or `change`.
     """
 
     plan: Plan
@@ -75,6 +88,8 @@ class Tuned:
     length_factor: float
     costs: Refit
     not_run: tuple[str, ...]
+    since_step: int | None = None
+    kept: Plan | None = None
 
 
 def tune(
@@ -86,6 +101,8 @@ def tune(
     progress: Progress = lambda text, share: None,
     passes: Sequence[Pass] = PASSES,
     prompts: int | None = None,
+    last: int | None = None,
+    predict_kept: bool = False,
 ) -> Tuned:
     """Refit, solve and decide.
 
@@ -94,6 +111,8 @@ def tune(
         force: the plan in force, which may be later than the run's, and the documents that it was solved from.
         passes: how much the solve simulates.
         prompts: how many the job's data holds (solve.solve).
+        last: only the run's last so many steps count; None: all since the machine's speed changed for the last time.
+        predict_kept: where the plan in force stays, predict it anew.
 
     Raises InputError if the run and the documents do not belong together, Infeasible if nothing keeps the limits at the
     refitted costs.
@@ -103,9 +122,15 @@ def tune(
     rollout, dynamic = force.job.rollout, force.job.algorithm.dynamic_sampling
     cap = rollout.max_response_tokens
     progress("replaying the run", 0.0)
+    if last is not None:
+        run = replace(run, steps=run.steps[-last:])
     replays = replay_run(run, cap, dynamic, executed.profile)
     if not replays:
         raise InputError("its trace holds no samples; there is nothing to learn from", str(run.home))
+    since = None if last is not None else speed_change(replays)
+    if since is not None:
+        run = replace(run, steps=tuple(step for step in run.steps if step.step >= since))
+        replays = [replayed for replayed in replays if replayed.step.step >= since]
     explained = phases(run, replays, price(run, executed.profile), refit(executed.profile, run, replays))
     # What drafts gave is counted in the trace; only what it does not explain is speed.
     base = with_drafts_of(run, force.profile)
@@ -129,6 +154,7 @@ def tune(
         gain, noise = plan_gain(plan.job, force.plan.job, force, profile, model, seed)
     errors |= {"simulation": 2 * noise, "transfer": transferred_error(refitted, plan, force.plan), "least": LEAST_GAIN}
     error = max(errors.values())
+    kept = _predicted_again(documents, seed, prompts, passes) if predict_kept and gain <= error else None
     progress("done", 1.0)
     return Tuned(
         plan=plan,
@@ -144,7 +170,54 @@ def tune(
         length_factor=factor,
         costs=refitted,
         not_run=not_run(refitted, plan, force.plan),
+        since_step=run.steps[0].step if since is not None or last is not None else None,
+        kept=kept,
     )
+
+
+def speed_change(replays: Sequence[Replayed]) -> int | None:
+    """The step with which the machine's speed changed for the last time; None if it did not.
+
+    Compared are logarithms of measured over replayed seconds, by kind of round, before and since each step: of the
+    places that leave `FEWEST_SINCE` steps on both sides, the one with the largest difference in standard errors.
+    """
+    warm = [each for each in replays if each.step.warm and each.step.total_s > 0 and each.total_s > 0]
+    logs = [math.log(each.step.total_s / each.total_s) for each in warm]
+    for kind in {each.step.kind for each in warm}:
+        places = [place for place, each in enumerate(warm) if each.step.kind == kind]
+        mean = math.fsum(logs[place] for place in places) / len(places)
+        for place in places:
+            logs[place] -= mean
+    begin = 0
+    while (shift := _shift(logs[begin:])) is not None:
+        begin += shift
+    return warm[begin].step.step if begin else None
+
+
+def _shift(values: Sequence[float]) -> int | None:
+    """Place from which on the mean of `values` is another one; None if it is the same."""
+    best = CERTAIN_CHANGE
+    place: int | None = None
+    for split in range(FEWEST_SINCE, len(values) - FEWEST_SINCE + 1):
+        parts = values[:split], values[split:]
+        means = [math.fsum(part) / len(part) for part in parts]
+        squares = math.fsum((x - mean) ** 2 for part, mean in zip(parts, means, strict=True) for x in part)
+        deviation = max(math.sqrt(squares / (len(values) - 2)), _LEAST_NOISE)
+        change = abs(means[1] - means[0])
+        errors = change / (deviation * math.sqrt(1 / len(parts[0]) + 1 / len(parts[1])))
+        if errors > best and change > math.log1p(LEAST_SPEED_CHANGE):
+            best, place = errors, split
+    return place
+
+
+def _predicted_again(documents: Documents, seed: int, prompts: int | None, passes: Sequence[Pass]) -> Plan | None:
+    """The plan in force as it is predicted at refitted costs and lengths; None where it breaks a limit there."""
+    plan, job = documents.plan, documents.job
+    arguments = (plan, documents.cluster, job, documents.profile, documents.trace, plan.inputs, documents.model)
+    try:
+        return refresh(*arguments, seed=seed, passes=passes, prompts=prompts)
+    except (Infeasible, InputError):
+        return None
 
 
 def _solved_again(force: Documents, seed: int, prompts: int | None, passes: Sequence[Pass], progress: Progress) -> Plan:
@@ -202,12 +275,14 @@ def _fitted(trace: LengthTrace, cap: int, seed: int) -> LengthModel:
 def cost_error(run: ExecutedRun, replays: Sequence[Replayed], profile: Profile, cap: int, dynamic: bool) -> float:
     """Mean relative error of the seconds of a block of steps when costs are refitted on the other blocks.
 
-    Steps in which something had to start are left out. For a run too short for two blocks it is the error of the
-    profile before the refit, which has not seen the run.
+    Steps in which something had to start are left out. Of a run too short for two blocks each step is a block; for one
+    of fewer than `FEWEST_SINCE` it is the error of the profile before the refit, which has not seen the run.
     """
     warm = [r for r in replays if r.step.warm] or list(replays)
     measured = [r.step.total_s for r in warm]
     count = min(_BLOCKS, len(warm) // _FEWEST_STEPS)
+    if count < 2 and len(warm) >= FEWEST_SINCE:
+        count = len(warm)
     if count < 2:
         return abs(math.fsum(r.total_s for r in warm) / math.fsum(measured) - 1.0)
     errors = []

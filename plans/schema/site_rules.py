@@ -1,7 +1,8 @@
 """The site rules, rlplan.policy.yaml: a team's own limits on plans, which `rlplan check` reads, and which re-plans of
-running groups are made without asking a person.
+running groups and of running jobs are made without asking a person.
 
-Every key is optional; a key that is not written sets no limit. Without `auto_apply` nothing is made without asking. For
+Every key is optional; a key that is not written sets no limit. Without `auto_apply` and `tune` nothing is made without
+asking. For
 a plan, the nearest such file counts: in the plan's folder or in a folder above it, up to the root of its repository.
 """
 
@@ -46,6 +47,16 @@ class AutoApply(Strict):
 
     least_hours_between: NonNegative = 1.0
     """Hours from one re-plan that was made so to the next."""
+
+
+class TuneApply(Strict):
+    """Whether `rlplan tune --apply` gives a running job the plan that it finds without asking a person."""
+
+    apply: Literal["ask", "auto"] = "ask"
+    """`ask`: a person says yes (`--yes`, or at the terminal); `auto`: within this policy's bounds nobody is asked."""
+
+    at_least: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Least gain, a share of the seconds (or USD) of a trained sample, of a plan that is applied without asking."""
 
 
 class SiteRules(Strict):
@@ -116,6 +127,10 @@ class SiteRules(Strict):
 
     auto_apply: AutoApply | None = None
     """Which re-plans of running groups are made without asking a person; null: none."""
+
+    tune: TuneApply | None = None
+    """Whether plans that `rlplan tune --apply` finds are given to running jobs without asking; null: a person says
+    yes."""
 
     @model_validator(mode="after")
     def _some_mode_is_left(self) -> SiteRules:

@@ -58,7 +58,7 @@ def test_a_run_goes_on_by_another_plan_of_its_job_under_its_own_name(run):
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("max_prompt_tokens: 8", "max_prompt_tokens: 7", 'rollout.max_prompt_tokens: is 7, and the run in .* has 8'),
+        ("max_prompt_tokens: 8", "max_prompt_tokens: 7", "rollout.max_prompt_tokens: is 7, and the run in .* has 8"),
         ("name: tiny", "name: small", 'name: is "small", and the run in .* has "tiny"'),
     ],
 )
@@ -137,7 +137,10 @@ def resume(number, owed=0):
             [4], [2], id="owed prompts first",
         ),
         pytest.param(
-            [step(1, deferred=5), plan_event(1, 5), step(2, "long", deferred=1), resume(2, 1), step(3, "long"), step(4)],
+            [
+                step(1, deferred=5), plan_event(1, 5), step(2, "long", deferred=1), resume(2, 1), step(3, "long"),
+                step(4),
+            ],
             [4], [2], id="killed while it owes",
         ),
         pytest.param(
