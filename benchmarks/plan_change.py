@@ -92,10 +92,10 @@ def changed_run(plans: Sequence[Path], out: Path, steps: int) -> dict[str, Any]:
             raise RunFailed(f"rlplan apply ended with exit code {done.returncode}: {done.stderr[-800:]}")
         console.print(f"by {second.name} from step {json.loads(done.stdout)['from_step']} on, while it goes on")
         driver.plan = second
-        until(steps // 2)
+        until(2 * steps // 3)
         kill()
         driver.plan = third  # the driver starts again by it
-        until(3 * steps // 4)
+        until(5 * steps // 6)
         kill()
         if not driver.wait_until_done(STEP_DEADLINE_S):
             raise RunFailed(f"the run did not end; the end of its log:\n{driver.end_of_log()}")

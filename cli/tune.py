@@ -194,8 +194,12 @@ def _for_running(tuned: Tuned, force: Documents) -> Tuned:
 
 def _applied(run_path: Path, out: Path, tuned: Tuned, yes: bool, as_json: bool) -> dict[str, Any]:
     """Give the run the plan in `out`, if a person or the policy allows it; `state` and, unless applied, `reason`."""
+    from ..traces.groups.groups_status import driver_runs
     from .apply import apply_to_run
 
+    if not driver_runs(run_path):
+        takes = f"rlplan execute {out} --out {run_path} --resume"
+        return {"state": "not applied", "reason": f"the run does not go on now; {takes} goes on by the plan"}
     if not yes and (reason := _must_ask(out, tuned)) is not None:
         asked = not as_json and sys.stdin.isatty()
         if not asked or not click.confirm(f"{out}: {reason}; apply it now?", err=True):
@@ -374,6 +378,9 @@ def _text(result: dict[str, Any]) -> str:
     if result["decision"] == "predict":
         target = f"; it stays, and {result['plan']} has it as it is predicted now"
     lines.append(f"{result['decision']}: {gain}; the error of that is {percent(result['error'])} ({reason}){target}")
+    if applied := result.get("applied"):
+        since = f": the run goes by it from step {applied['from_step']} on" if "from_step" in applied else ""
+        lines.append(f"{applied['state']}{since or ': ' + applied.get('reason', 'the run has this plan already')}")
     return "\n".join(lines)
 
 

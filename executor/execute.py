@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import psutil  # of the executor's extra: without it the command ends here, before it looks at any folder
 
 from ..plans.yaml.errors import InputError, RunFailed
-from .prepare import Execution, Options
+from .prepare import Execution, Options, PlanSwitch
 from .processes.host import cluster_address
 from .records.execution_folder import check_folder, run_lock
-from .records.plan_changes import PlanSwitch, Refusal, must_be_same_job, plan_change
+from .records.plan_changes import PlanRefusal, must_be_same_job, plan_change
 
 if TYPE_CHECKING:
     from .groups.member_task import MemberTask
@@ -45,12 +45,12 @@ def execute(
             # Once more: another driver may have begun or ended here since `prepare`.
             check_folder(execution.run_dir, options.resume)
             if options.resume:
-                must_be_same_job(execution.run_dir, execution)
+                must_be_same_job(execution.run_dir, execution.plan_path, execution.checked)
         from .session import run_session  # here, since it imports Ray and torch
 
         began_s = psutil.Process().create_time()
         before: tuple[Sequence[Execution], PlanSwitch] | None = None
-        refusal: Refusal | None = None
+        refusal: PlanRefusal | None = None
         while True:
             try:
                 ended = asyncio.run(run_session(executions, options, watcher, member, began_s, refusal))
@@ -59,8 +59,9 @@ def execute(
                     raise
                 # The run could not be started by the plan that it was asked to go on by: it goes on as it was.
                 executions, switch = before
-                refusal = Refusal(switch.request_id, str(switch.execution.plan_path), str(failure))
+                refusal = PlanRefusal(switch.request_id, str(switch.execution.plan_path), str(failure))
                 before, began_s = None, time.time()
+                watcher.plan_changed(executions[0].name, executions[0].plan)
                 continue
             if isinstance(ended, bool):
                 return ended

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -66,6 +66,13 @@ class Execution:
         """The pool that its trainers run on."""
         placement = self.plan.job.placement
         return self.pool if placement is None else self.checked.cluster.pools[placement.train_pool]
+
+
+class PlanSwitch(NamedTuple):
+    """A plan by which a run is to go on with other engines or trainers, and the request that asked for it."""
+
+    execution: Execution
+    request_id: str
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,7 @@ def _prepared(path: Path, run_dir: Path, resume: bool, faults: ErrorCollector) -
         return None
     execution = Execution((resume and run_name(run_dir)) or path.stem, path, run_dir, checked)
     if resume and not faults.errors:
-        faults.try_read(lambda: must_be_same_job(run_dir, execution))
+        faults.try_read(lambda: must_be_same_job(run_dir, path, checked))
     return execution
 
 

@@ -147,10 +147,10 @@ class TrainingRun:
         """From the step at hand on the run goes by another plan: write that down, and keep both in the run's folder.
         `plan`: its path, relative to the folder. Raises RunFailed if the disk does not take it."""
         changes = [{"key": key, "old": old, "new": new} for key, (old, new) in change.changes.items()]
-        fields = {"plan": plan, "sha256": change.sha256, "owed": self.schedule.owed, "changes": changes}
-        self.event("plan", step=self.step_number, **fields)
-        keep_both_plans(self._run_dir, change, self.step_number)
-        self.checkpoints.notes.append(plan_text({"step": self.step_number, **fields}))
+        step, owed = self.step_number, self.schedule.owed
+        self.event("plan", step=step, plan=plan, sha256=change.sha256, owed=owed, changes=changes)
+        keep_both_plans(self._run_dir, change, step)
+        self.checkpoints.notes.append(plan_text({"step": step, "plan": plan, "owed": owed, "changes": changes}))
 
     def take_plan(self, planned: PlannedJob, planned_short_share: float | None) -> None:
         """Go on by another plan that needs no other engine or trainer (plan_changes.fits_in_place); between steps."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..plans.phrases.numbers import count
+from ..plans.schema.planned_job import PlannedJob
 from ..plans.yaml.errors import InputError
 from .configuration import Configuration, configuration
 from .engines.engine_handle import EngineDied, EngineHandle
@@ -27,11 +28,11 @@ from .memory.device_turns import DeviceTurns
 from .memory.free_memory import beside_others, held_by_others, held_text
 from .placement.actor_placer import ActorPlacer, NodeNews
 from .placement.live_checks import check_shared
-from .prepare import Execution, Options, placement_of, prepare
+from .prepare import Execution, Options, PlanSwitch, placement_of, prepare
 from .processes.actors import start_ray
 from .processes.supervision import Patience, Supervisor, together
 from .records.execution_folder import begin_folder
-from .records.plan_changes import PlanChange, PlanSwitch, Refusal, fits_in_place, plan_change
+from .records.plan_changes import PlanChange, PlanRefusal, plan_change
 from .records.run_checkpoints import Saving
 from .records.sample_keeper import SampleKeeper
 from .rewards.judge_pool import JudgePool, judge_config
@@ -55,7 +56,7 @@ async def run_session(
     watcher: Watcher,
     member: MemberTask | None,
     process_began_s: float,
-    refusal: Refusal | None = None,
+    refusal: PlanRefusal | None = None,
 ) -> bool | PlanSwitch:
     """As `execute.execute`, whose folders are locked by now. `process_began_s`: when this process began, in seconds
     since the epoch. `refusal`: why the run does not go on by a plan with which it could not be started. Returns another
@@ -257,12 +258,12 @@ class Session:
         try:
             asked, change = await asyncio.to_thread(_requested, execution, request)
         except InputError as reason:
-            self.tell_refusal(Refusal(request.id, request.plan, str(reason)))
+            self.tell_refusal(PlanRefusal(request.id, request.plan, str(reason)))
             return None
         if change is None:
-            self.tell_refusal(Refusal(request.id, request.plan, "it is the plan in force"))
+            self.tell_refusal(PlanRefusal(request.id, request.plan, "it is the plan in force"))
             return None
-        if not fits_in_place(execution, asked, _configuration([execution]), _configuration([asked])):
+        if not _fits_in_place(execution, asked):
             self._watcher.note(f"{run.name}: goes on by {asked.plan_path} with engines and trainers of that plan")
             return PlanSwitch(asked, request.id)
         run.take_plan(asked.plan.job, asked.planned_short_share)
@@ -273,12 +274,12 @@ class Session:
         self._watcher.plan_changed(run.name, asked.plan)
         return None
 
-    def tell_refusal(self, refusal: Refusal) -> None:
+    def tell_refusal(self, refusal: PlanRefusal) -> None:
         """Tell that the run does not go on by a plan that was asked for, as `turns.Plans` has it."""
         self._watcher.note(f"{refusal.plan} is not applied: {refusal.reason}")
         self.event("plan_refused", id=refusal.request_id, plan=refusal.plan, reason=refusal.reason)
 
-    def refuse(self, run: TrainingRun, refusal: Refusal) -> None:
+    def refuse(self, run: TrainingRun, refusal: PlanRefusal) -> None:
         """As `tell_refusal`."""
         self.tell_refusal(refusal)
 
@@ -323,6 +324,21 @@ def _requested(running: Execution, request: MoveRequest) -> tuple[Execution, Pla
     if change is not None and change.sha256 != request.sha256:
         raise InputError("changed after it was applied; apply it again", str(path))
     return asked, change
+
+
+def _fits_in_place(running: Execution, asked: Execution) -> bool:
+    """Whether a run can go on by another plan with the engines, trainers and reward workers that it has: only what
+    rounds issue, cut, defer and draft differs."""
+
+    def started(plan: PlannedJob) -> set[tuple[Any, ...]]:
+        rounds = [each for each in (plan.rounds.short, plan.rounds.long) if each is not None]
+        return {(each.layouts, each.train, each.hand_over, each.tail) for each in rounds}
+
+    before, after = _configuration([running]), _configuration([asked])
+    parts = [(each.fleet, each.rewards, each.judge, each.trainers) for each in (before, after)]
+    documents = [(each.checked.job, each.checked.cluster, each.plan.job.placement) for each in (running, asked)]
+    same = parts[0] == parts[1] and documents[0] == documents[1]
+    return same and started(asked.plan.job) <= started(running.plan.job)
 
 
 def _beside(path: Path, folder: Path) -> str:

@@ -30,9 +30,9 @@ from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .loop import checkpoint_if_due, evaluate_last, step
 from .placement.actor_placer import ActorPlacer
-from .prepare import Options
+from .prepare import Options, PlanSwitch
 from .processes.stopping import StopRequests, stop_requests
-from .records.plan_changes import PlanSwitch, Refusal
+from .records.plan_changes import PlanRefusal
 from .rollout.round_samples import Progress
 from .run import TrainingRun
 from .speed_check import SpeedCheck
@@ -82,7 +82,7 @@ class Plans(Protocol):
     async def between_steps(self, run: TrainingRun) -> PlanSwitch | None:
         """Take a plan that was asked for, if one was; returns one that needs other engines, trainers or workers."""
 
-    def refuse(self, run: TrainingRun, refusal: Refusal) -> None:
+    def refuse(self, run: TrainingRun, refusal: PlanRefusal) -> None:
         """Tell that a run does not go on by a plan that was asked for."""
 
 
@@ -130,7 +130,7 @@ async def take_turns(
                     if run.checkpoint_fault is None:
                         return switch
                     reason = f"no checkpoint could be written: {run.checkpoint_fault}"
-                    plans.refuse(run, Refusal(switch.request_id, str(switch.execution.plan_path), reason))
+                    plans.refuse(run, PlanRefusal(switch.request_id, str(switch.execution.plan_path), reason))
                     continue
                 for run in runs:
                     if _done(run, options) and not stop.at_round_end.is_set():

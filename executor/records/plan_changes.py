@@ -16,8 +16,9 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from ...plans.check.plan_check import CheckedPlan
 from ...plans.diff.change import changes, key_values
 from ...plans.schema.job import Job, load_job
 from ...plans.schema.plan import Plan, load_plan
@@ -27,10 +28,6 @@ from ...plans.yaml.input_files import opened
 from ...plans.yaml.yaml_io import error_at, sha256_file
 from ...traces.run_log import PLAN_COPY, TRACE
 from .execution_folder import JOB_COPY, written
-
-if TYPE_CHECKING:
-    from ..configuration import Configuration
-    from ..prepare import Execution
 
 EARLIER_PLANS = "plans"
 
@@ -62,14 +59,7 @@ class PlanChange:
     changes: dict[str, tuple[str, str]]
 
 
-class PlanSwitch(NamedTuple):
-    """A plan by which a run is to go on with other engines or trainers, and the request that asked for it."""
-
-    execution: Execution
-    request_id: str
-
-
-class Refusal(NamedTuple):
+class PlanRefusal(NamedTuple):
     """Why a run does not go on by the plan of a request."""
 
     request_id: str
@@ -77,13 +67,13 @@ class Refusal(NamedTuple):
     reason: str
 
 
-def must_be_same_job(run_dir: Path, execution: Execution) -> None:
-    """Raise InputError, with the line of job.yaml, unless the run in a folder can go on by a plan."""
-    job, path = execution.checked.job, execution.checked.job_path
-    before = _job_before(run_dir, execution)
+def must_be_same_job(run_dir: Path, plan_path: Path, checked: CheckedPlan) -> None:
+    """Raise InputError, with the line of job.yaml, unless the run in a folder can go on by the plan at `plan_path`."""
+    job, path = checked.job, checked.job_path
+    before = _job_before(run_dir, checked)
     if before is None:
         raise InputError(
-            f"was started with another job than {execution.plan_path} was solved for; give a plan of its own job, or "
+            f"was started with another job than {plan_path} was solved for; give a plan of its own job, or "
             "start a new run with another --out",
             str(run_dir),
         )
@@ -99,15 +89,15 @@ def must_be_same_job(run_dir: Path, execution: Execution) -> None:
             )
 
 
-def _job_before(run_dir: Path, execution: Execution) -> Job | None:
+def _job_before(run_dir: Path, checked: CheckedPlan) -> Job | None:
     """The job of the run in a folder. Of a run of an older version, which has no copy: the plan's, if the run's plan
     was solved from the same file, or from one in which the solver read the same; else None."""
     if (run_dir / JOB_COPY).is_file():
         return load_job(run_dir / JOB_COPY)
-    old, new = load_plan(run_dir / PLAN_COPY).inputs, execution.plan.inputs
+    old, new = load_plan(run_dir / PLAN_COPY).inputs, checked.plan.inputs
     read = [inputs.solver_read and inputs.solver_read.job for inputs in (old, new)]
     same = old.job.sha256 == new.job.sha256 or (read[0] is not None and read[0] == read[1])
-    return execution.checked.job if same else None
+    return checked.job if same else None
 
 
 def _value(job: Job, location: Sequence[str]) -> Any:
@@ -163,19 +153,3 @@ def run_name(run_dir: Path) -> str | None:
     except (ValueError, AttributeError):
         return None
     return name if isinstance(name, str) else None
-
-
-def fits_in_place(old: Execution, new: Execution, before: Configuration, after: Configuration) -> bool:
-    """Whether a run can go on by another plan with the engines, trainers and reward workers that it has: only what
-    rounds issue, cut, defer and draft differs."""
-
-    def started(plan: PlannedJob) -> set[tuple[Any, ...]]:
-        rounds = [each for each in (plan.rounds.short, plan.rounds.long) if each is not None]
-        return {(each.layouts, each.train, each.hand_over, each.tail) for each in rounds}
-
-    same = (before.fleet, before.rewards, before.judge, before.trainers) == (
-        after.fleet, after.rewards, after.judge, after.trainers,
-    )  # fmt: skip
-    jobs = old.checked.job == new.checked.job and old.checked.cluster == new.checked.cluster
-    placed = old.plan.job.placement == new.plan.job.placement
-    return same and jobs and placed and started(new.plan.job) <= started(old.plan.job)

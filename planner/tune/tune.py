@@ -21,6 +21,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...plans.facts.executable import is_for_any
 from ...plans.facts.plan_text import update_text
 from ...plans.schema.plan import Plan
@@ -48,14 +51,15 @@ LEAST_GAIN = 0.02
 
 LEAST_SPEED_CHANGE = 0.1
 """Least relative change of a step's seconds over those of its replay that counts as another speed of the machine."""
-CERTAIN_CHANGE = 5.0
-"""Standard errors by which the mean must change: all places where a run may be split are tried."""
+CHANGE_COSTS = 8.0
+"""Deviations of a step by which one more change must explain the steps better: chance alone gains a few."""
 FEWEST_SINCE = 3
 """Steps that tell a speed."""
 
 _BLOCKS = 4
 _FEWEST_STEPS = 4  # of a block
-_LEAST_NOISE = 0.02  # of a step's seconds: fewer steps may agree by chance
+_LEAST_NOISE = 0.02  # of a step's seconds: few steps may agree by chance
+_LOOK_BACK = 64  # steps
 
 
 @dataclass(frozen=True)
@@ -178,36 +182,44 @@ def tune(
 def speed_change(replays: Sequence[Replayed]) -> int | None:
     """The step with which the machine's speed changed for the last time; None if it did not.
 
-    Compared are logarithms of measured over replayed seconds, by kind of round, before and since each step: of the
-    places that leave `FEWEST_SINCE` steps on both sides, the one with the largest difference in standard errors.
+    Looked at are the logarithms of measured over replayed seconds of the last `_LOOK_BACK` warm steps, by kind of round
+    (the profile may be wrong about one). They are cut into stretches of `FEWEST_SINCE` steps or more such that the sum
+    of distances from each stretch's median, in deviations of one step, plus `CHANGE_COSTS` for each cut is least; the
+    medians do not heed single slow steps.
     """
-    warm = [each for each in replays if each.step.warm and each.step.total_s > 0 and each.total_s > 0]
-    logs = [math.log(each.step.total_s / each.total_s) for each in warm]
-    for kind in {each.step.kind for each in warm}:
-        places = [place for place, each in enumerate(warm) if each.step.kind == kind]
-        mean = math.fsum(logs[place] for place in places) / len(places)
-        for place in places:
-            logs[place] -= mean
-    begin = 0
-    while (shift := _shift(logs[begin:])) is not None:
-        begin += shift
-    return warm[begin].step.step if begin else None
+    warm = [each for each in replays if each.step.warm and each.step.total_s > 0 and each.total_s > 0][-_LOOK_BACK:]
+    if len(warm) < 2 * FEWEST_SINCE:
+        return None
+    logs = np.array([math.log(each.step.total_s / each.total_s) for each in warm])
+    kinds = np.array([each.step.kind for each in warm])
+    for kind in set(kinds):
+        logs[kinds == kind] -= np.median(logs[kinds == kind])
+    noise = max(_LEAST_NOISE, float(np.median(np.abs(np.diff(logs)))) * 1.4826 / math.sqrt(2))
+    begins = _stretches(logs / noise)
+    levels = [float(np.median(logs[a:b])) for a, b in zip(begins, [*begins[1:], len(logs)], strict=True)]
+    for number in range(len(begins) - 1, 0, -1):
+        if abs(levels[number] - levels[number - 1]) > math.log1p(LEAST_SPEED_CHANGE):
+            return warm[begins[number]].step.step
+    return None
 
 
-def _shift(values: Sequence[float]) -> int | None:
-    """Place from which on the mean of `values` is another one; None if it is the same."""
-    best = CERTAIN_CHANGE
-    place: int | None = None
-    for split in range(FEWEST_SINCE, len(values) - FEWEST_SINCE + 1):
-        parts = values[:split], values[split:]
-        means = [math.fsum(part) / len(part) for part in parts]
-        squares = math.fsum((x - mean) ** 2 for part, mean in zip(parts, means, strict=True) for x in part)
-        deviation = max(math.sqrt(squares / (len(values) - 2)), _LEAST_NOISE)
-        change = abs(means[1] - means[0])
-        errors = change / (deviation * math.sqrt(1 / len(parts[0]) + 1 / len(parts[1])))
-        if errors > best and change > math.log1p(LEAST_SPEED_CHANGE):
-            best, place = errors, split
-    return place
+def _stretches(values: NDArray[np.float64]) -> list[int]:
+    """Where the stretches of `values` begin, which are cut as `speed_change` says."""
+    count = len(values)
+    least, begin_of = [0.0] + [math.inf] * count, [0] * (count + 1)
+    for end in range(FEWEST_SINCE, count + 1):
+        for begin in range(end - FEWEST_SINCE + 1):
+            if not math.isfinite(least[begin]):
+                continue
+            stretch = values[begin:end]
+            cost = least[begin] + float(np.abs(stretch - np.median(stretch)).sum()) + (CHANGE_COSTS if begin else 0.0)
+            if cost < least[end]:
+                least[end], begin_of[end] = cost, begin
+    begins, end = list[int](), count
+    while end:
+        end = begin_of[end]
+        begins.append(end)
+    return begins[::-1]
 
 
 def _predicted_again(documents: Documents, seed: int, prompts: int | None, passes: Sequence[Pass]) -> Plan | None:

@@ -11,10 +11,14 @@ from rlplan.executor import prepare as prepare_module
 from rlplan.executor import session
 from rlplan.executor.configuration import configuration, kv_bytes
 from rlplan.executor.execute import execute
+from rlplan.executor.groups.group_change import MoveRequest, write_request
 from rlplan.executor.placement.run_placement import DoesNotFit
-from rlplan.executor.prepare import Options, history_of, placement_of, prepare
+from rlplan.executor.prepare import Options, PlanSwitch, history_of, placement_of, prepare
+from rlplan.executor.records.execution_folder import begin_folder
+from rlplan.executor.session import Session
 from rlplan.plans.schema.levers import RoundPrefix, RoundTail
-from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.errors import InputError, RunFailed
+from rlplan.plans.yaml.yaml_io import sha256_file
 
 from .tiny_job import APART, make_plan, train_apart, write_job, write_plan
 from .virtual_loop import played
@@ -263,3 +267,96 @@ def test_an_execution_that_fails_to_start_ends_what_was_started(job, monkeypatch
         executed(job, parts, monkeypatch)
     closed = ["TrainingRun.close", "TrainingRun.close", "rewards.close", "Fleet.close", "ActorPlacer.close"]
     assert [entry for entry in parts.log if str(entry).endswith(".close")] == closed and "leaves" not in parts.log
+
+
+# -- another plan while the run goes on --------------------------------------------------------------------------------
+
+
+def cutoff_20(plan):
+    plan["job"]["rounds"]["short"]["cutoff_tokens"] = 20
+
+
+def trained_otherwise(plan):
+    plan["job"]["rounds"]["long"]["train"]["micro_batch_tokens"] = 512
+
+
+@pytest.fixture
+def going(job, monkeypatch):
+    """A session of a run at its first checkpoint, and `asked(plan)`, what it does about a request for a plan."""
+    parts = Parts(monkeypatch)
+    first = job.plan("first")
+    begin_folder(job.out, first, job.folder / "job.yaml", resume=False)
+    (job.out / "checkpoints" / "step-000003").mkdir(parents=True)
+    (job.out / "trace.jsonl").write_text('{"event":"run","t_s":0.0,"name":"first"}\n')
+    watcher = Watcher(parts.log)
+    watcher.plan_changed = lambda name, plan: parts.log.append(("changed", name))
+    going = Session(prepare([first], job.out, True), Options(steps=7, resume=True), watcher, None, 0.0)
+    run = parts.made["TrainingRun"]
+    run.take_plan = lambda planned, share: parts.log.append(("takes", planned.rounds.short.cutoff_tokens))
+    run.tell_change = lambda change, plan: parts.log.append(("told", plan, list(change.changes)))
+
+    def asked(plan, sha256=None):
+        write_request(job.out, MoveRequest("r1", str(plan), sha256 or sha256_file(plan)))
+        parts.log.clear()
+        return played(going.between_steps(run)), parts.log
+
+    return asked
+
+
+def test_a_plan_that_changes_rounds_alone_is_taken_in_place(job, going):
+    switch, log = going(job.plan("second", cutoff_20))
+    assert switch is None
+    assert log == [
+        ("takes", 20), ("told", "../job/second.yaml", ["rounds.short.cutoff_tokens"]), ("changed", "TrainingRun-0"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [trained_otherwise, lambda plan: plan["job"]["loss"].update(tokens=200)])
+def test_a_plan_that_needs_other_parts_is_left_to_another_session(job, going, change):
+    switch, log = going(job.plan("third", change))
+    assert switch is not None, log
+    assert switch.request_id == "r1" and switch.execution.plan_path.name == "third.yaml"
+    assert switch.execution.name == "first" and not [each for each in log if isinstance(each, tuple)]
+
+
+@pytest.mark.parametrize(
+    ("plan", "sha256", "reason"),
+    [
+        ("first", None, "it is the plan in force"),
+        ("second", "0" * 64, "changed after it was applied; apply it again"),
+        ("fourth", None, "never split; write at least"),
+        ("none", "0" * 64, "no such"),
+    ],
+)
+def test_a_plan_that_cannot_be_taken_is_refused(job, going, plan, sha256, reason):
+    def unfit(document):
+        document["job"]["rounds"]["long"]["train"]["micro_batch_tokens"] = 8
+
+    job.plan("second", cutoff_20), job.plan("fourth", unfit)
+    switch, log = going(job.folder / f"{plan}.yaml", sha256)
+    assert switch is None
+    note, (event, fields) = log
+    assert note.startswith("note: ") and reason in note and event == "plan_refused" and fields["id"] == "r1"
+
+
+def test_a_plan_that_cannot_be_started_leaves_the_old_one(job, monkeypatch):
+    first, second = job.plan("first"), job.plan("second", trained_otherwise)
+    (before,) = prepare([first], job.out, False)
+    calls, changed = [], []
+
+    async def run_session(executions, options, watcher, member, began_s, refusal):
+        calls.append((executions[0].plan_path.name, options.resume, refusal and refusal.reason))
+        if len(calls) == 1:
+            begin_folder(job.out, first, job.folder / "job.yaml", resume=False)
+            (job.out / "checkpoints" / "step-000003").mkdir(parents=True)
+            (asked,) = prepare([second], job.out, True)
+            return PlanSwitch(asked, "r1")
+        if len(calls) == 2:
+            raise RunFailed("no node has room")
+        return True
+
+    monkeypatch.setattr(session, "run_session", run_session)
+    watcher = SimpleNamespace(plan_changed=lambda name, plan: changed.append(plan.job.rounds.long.train))
+    assert execute([before], Options(steps=7), watcher) is True
+    assert calls == [("first.yaml", False, None), ("second.yaml", True, None), ("first.yaml", True, "no node has room")]
+    assert [train.micro_batch_tokens for train in changed] == [512, 256]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlplan.executor import turns as turns_module
-from rlplan.executor.prepare import Options
+from rlplan.executor.prepare import Options, PlanSwitch
 from rlplan.executor.turns import take_turns
 from rlplan.plans.yaml.errors import RunFailed
 from rlplan.rounds.machines.outcome import Fate
@@ -272,3 +272,38 @@ def test_an_update_that_has_begun_is_finished_before_the_run_is_left():
     run = FakeRun(hangs_at=2, updating=True)
     assert interrupted(run, (signal.SIGTERM, signal.SIGTERM)) == (False, pytest.approx(60.0))
     assert run.saved == [2]
+
+
+# -- another plan ------------------------------------------------------------------------------------------------------
+
+
+class Asked:
+    """Asks for another plan after a step, once."""
+
+    def __init__(self, after):
+        self.after, self.refused = after, []
+
+    async def between_steps(self, run):
+        if run.step_number != self.after:
+            return None
+        self.after = None
+        return PlanSwitch(SimpleNamespace(plan_path="second.yaml"), "request 1")
+
+    def refuse(self, run, refusal):
+        self.refused.append(refusal)
+
+
+def test_a_run_that_changes_its_plan_leaves_a_checkpoint_and_no_end():
+    run, asked = FakeRun(), Asked(after=2)
+    switch = played(take_turns([run], Options(steps=5), Watcher(), plans=asked))
+    assert (switch.request_id, run.step_number, run.saved, run.events) == ("request 1", 2, [2], [])
+    assert not asked.refused and run.models == []
+
+
+def test_a_run_that_cannot_be_saved_goes_on_as_before():
+    run, asked = FakeRun(disk_full=1), Asked(after=2)
+    with pytest.raises(RunFailed, match=r"the disk has 0.00 GB free"):
+        played(take_turns([run], Options(steps=3), Watcher(), plans=asked))
+    (refusal,) = asked.refused
+    assert refusal.reason == "no checkpoint could be written: the disk has 0.00 GB free"
+    assert (run.step_number, refusal.request_id, refusal.plan) == (3, "request 1", "second.yaml")

@@ -96,7 +96,7 @@ def test_a_queue_drawn_by_the_new_rule_would_train_shorter_responses(monkeypatch
     assert abs(errors) < 2 if by_old_rule else errors < -3
 
 
-def test_what_is_owed_is_trained_before_anything_fresh_and_is_told_by_its_number():
+def test_what_is_owed_is_trained_before_anything_fresh():
     prompts = list(FEW.scale)
     schedule = Schedule(exact(100), prompts, 1)
     run = steps(schedule, lambda sample: 50 if sample.prompt > "k010" else 200)

@@ -2,9 +2,12 @@
 
 import dataclasses
 import math
+import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from rlplan.planner import plan_gain
 from rlplan.planner.costs.job_pools import JobPools
@@ -200,3 +203,64 @@ def test_tuning_solves_as_the_plan_in_force_was_solved(solved_with, mode, budget
     assert (options.mode, options.bias_budget, options.objective) == (mode, budget, "seconds")
     assert options.for_any == solved_with.get("for_any", False) and options.passes == QUICK
     assert result.gain == result.errors["simulation"] == 0.0 and not result.change, "the same plan gains nothing"
+
+
+# -- a machine whose speed changes -------------------------------------------------------------------------------------
+
+
+def replays(*stretches, noise=0.03, kinds=("short",) * 4 + ("long",), seed=0):
+    """Replayed steps; each stretch is (steps, measured over replayed seconds)."""
+    dice, made = random.Random(seed), []
+    for steps, factor in stretches:
+        for _ in range(steps):
+            number = len(made) + 1
+            kind, warm = kinds[number % len(kinds)], number > 1
+            replayed_s = (2.0 if kind == "short" else 9.0) * dice.uniform(0.5, 2.0)
+            bias = 1.3 if kind == "long" else 1.0  # a profile may be wrong about one kind
+            total_s = replayed_s * bias * factor * math.exp(dice.gauss(0, noise))
+            step = SimpleNamespace(step=number, kind=kind, warm=warm, total_s=total_s)
+            made.append(SimpleNamespace(step=step, total_s=replayed_s))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("stretches", "noise", "since"),
+    [
+        ([(14, 1.0)], 0.03, None),
+        ([(14, 1.7)], 0.1, None),
+        ([(14, 1.0), (1, 3.0)], 0.03, None),
+        ([(14, 1.0), (3, 2.0)], 0.05, 15),
+        ([(14, 1.0), (6, 2.0)], 0.1, 15),
+        ([(14, 1.0), (6, 1.05)], 0.005, None),
+        ([(10, 1.0), (10, 2.0), (10, 1.0)], 0.05, 21),
+        ([(10, 1.0), (2, 2.0), (10, 1.0)], 0.05, None),
+    ],
+    ids=["steady", "wrong profile", "one slow step", "soon", "noisy", "too little", "back again", "a while"],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_machine_that_changes_its_speed_is_noticed_after_three_steps(stretches, noise, since, seed):
+    assert tuning.speed_change(replays(*stretches, noise=noise, seed=seed)) == since
+
+
+def test_only_steps_since_the_machine_changed_count(tmp_path):
+    documents = solved(mode="sync")
+    before = ran(tmp_path / "a", documents, steps=12)
+    after = ran(tmp_path / "b", documents, slower(documents.profile, 3.0, 1.0), steps=5)
+    later = [structs.replace(step, step=step.step + 12, warm=True) for step in after.steps]
+    run = dataclasses.replace(before, steps=(*before.steps, *later))
+    result = tuning.tune(run, documents, documents, passes=QUICK)
+    assert result.since_step == 13 and result.errors["costs"] < 0.2, "each of the five steps is told from the others"
+    assert result.step_s > 1.8 * documents.plan.predicted.step_s.mean
+    whole = tuning.tune(run, documents, documents, passes=QUICK, last=17)
+    assert whole.since_step == 1 and whole.step_s < 0.8 * result.step_s
+
+
+def test_a_plan_that_stays_is_predicted_anew(tmp_path):
+    documents = solved(mode="sync")
+    run = ran(tmp_path / "r", documents, slower(documents.profile, 2.0, 2.0), steps=12)
+    result = tuning.tune(run, documents, documents, passes=QUICK, predict_kept=True)
+    assert not result.change and result.kept is not None
+    assert tuning.decisions(result.kept.job) == tuning.decisions(documents.plan.job)
+    ratio = result.kept.predicted.seconds_per_sample / documents.plan.predicted.seconds_per_sample
+    assert ratio == pytest.approx(result.seconds_per_sample / documents.plan.predicted.seconds_per_sample, rel=0.15)
+    assert ratio > 1.5
