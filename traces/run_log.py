@@ -7,6 +7,7 @@ samples; those of a step that did not end were not trained, and are left out.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -81,45 +82,99 @@ class RunLog:
         self.samples = {number: rows for number, rows in self.samples.items() if number <= step}
 
 
+class _Reading:
+    """Reads a trace line by line into `log`: of the samples that were read, those of one step are objects at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.log, self._cold = path, RunLog(), True
+        self._rows: dict[int, list[Sample]] = {}  # of steps that have not ended
+        self._by_name: dict[str, dict[int, Any]] = {
+            "streamed": self.log.streamed, "tail": self.log.tails, "balanced": self.log.balanced,
+            "drafts": self.log.drafts,
+        }  # fmt: skip
+
+    def line(self, number: int, line: bytes) -> None:
+        """Read the next line. Raises TraceError for a damaged one, or an event that lacks what it should have."""
+        try:
+            self._event(line)
+        except DamagedEvent as error:
+            raise TraceError(self._path, None, f"{error}; the trace is damaged or of another version") from error
+        except (ValueError, RecursionError) as error:
+            raise not_an_event(self._path, number, error) from error
+
+    def _event(self, line: bytes) -> None:
+        log = self.log
+        head, event = decoded(line)
+        log.last_t_s = float(head.t_s)
+        if isinstance(event, Sample):
+            self._rows.setdefault(event.step, []).append(event)
+        elif isinstance(event, StepEvent):
+            log.steps.append(event)
+            log.restarts += len(event.restarts)
+            if event.step in self._rows:
+                log.samples[event.step] = Samples(self._rows.pop(event.step))
+            if self._cold:
+                log.first_steps.add(event.step)
+                self._cold = False
+        else:
+            log.events.append(event)
+            typed: Any = as_type(event, TYPES[head.event]) if head.event in TYPES else None
+            if head.event in self._by_name:
+                self._by_name[head.event][typed.step] = typed
+            elif head.event == "restart":
+                log.restarts += 1
+            elif head.event == "resume":
+                log.back_to(typed.step)
+                self._rows, self._cold = {}, True
+
+
 def read_run(path: Path) -> RunLog:
-    """Read a run's trace file, line by line: of the samples that were read, those of one step are objects at a time.
+    """Read a run's trace file.
 
     Raises TraceError for a damaged line or an event that lacks what it should have, FileNotFoundError if it is absent.
     """
-    log, cold = RunLog(), True
-    rows: dict[int, list[Sample]] = {}  # of steps that have not ended
-    by_name: dict[str, dict[int, Any]] = {
-        "streamed": log.streamed, "tail": log.tails, "balanced": log.balanced, "drafts": log.drafts,
-    }  # fmt: skip
+    reading = _Reading(path)
     for number, line in trace_lines(path):
-        try:
-            head, event = decoded(line)
-            log.last_t_s = float(head.t_s)
-            if isinstance(event, Sample):
-                rows.setdefault(event.step, []).append(event)
-            elif isinstance(event, StepEvent):
-                log.steps.append(event)
-                log.restarts += len(event.restarts)
-                if event.step in rows:
-                    log.samples[event.step] = Samples(rows.pop(event.step))
-                if cold:
-                    log.first_steps.add(event.step)
-                    cold = False
-            else:
-                log.events.append(event)
-                typed: Any = as_type(event, TYPES[head.event]) if head.event in TYPES else None
-                if head.event in by_name:
-                    by_name[head.event][typed.step] = typed
-                elif head.event == "restart":
-                    log.restarts += 1
-                elif head.event == "resume":
-                    log.back_to(typed.step)
-                    rows, cold = {}, True
-        except DamagedEvent as error:
-            raise TraceError(path, None, f"{error}; the trace is damaged or of another version") from error
-        except (ValueError, RecursionError) as error:
-            raise not_an_event(path, number, error) from error
-    return log
+        reading.line(number, line)
+    return reading.log
+
+
+class TraceTail:
+    """Reads a trace while the run writes it.
+
+    Invariants: `log` is what `read_run` gives of the same whole lines; half a line is read once its end is there; no
+    line is read twice, unless the file no longer holds the line that was read last (a run that was begun anew, a write
+    that the disk refused and the run took back): then it is read from its start.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        self._reading, self._offset, self._last, self._lines = _Reading(self._path), 0, b"", 0
+
+    @property
+    def log(self) -> RunLog:
+        """The events so far."""
+        return self._reading.log
+
+    def more(self) -> bool:
+        """Read what was written since the last call; returns whether that was any. Raises TraceError, or OSError if
+        the file cannot be read."""
+        begun = self._offset
+        with self._path.open("rb") as file:
+            if self._offset:
+                file.seek(self._offset - len(self._last))
+                if file.read(len(self._last)) != self._last:
+                    self._begin()
+                    file.seek(0)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._reading.line(self._lines + 1, line)
+                self._lines, self._offset, self._last = self._lines + 1, self._offset + len(line), line
+        return self._offset != begun
 
 
 @dataclass
@@ -173,7 +228,7 @@ class Run:
 def load_run(folder: Path) -> Run:
     """The run in `folder`. Raises InputError if its plan or its trace cannot be read."""
     trace = folder / TRACE
-    plan = _plan(folder / PLAN_COPY)
+    plan = load_plan_copy(folder / PLAN_COPY)
     must_be_readable(trace)
     try:
         return Run(folder, plan, read_run(trace), trace.stat().st_mtime)
@@ -181,6 +236,18 @@ def load_run(folder: Path) -> Run:
         raise InputError(str(error)) from error
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", str(trace)) from error
+
+
+def driver_runs(out: Path) -> bool:
+    """Whether a driver holds the folder's lock."""
+    try:
+        with (out / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def must_be_run_folder(path: Path) -> None:
@@ -233,7 +300,8 @@ def run_files(folder: Path) -> list[Path]:
     return [path for name in (TRACE, PLAN_COPY) for path in (folder / name, *sorted(folder.glob(f"*/{name}")))]
 
 
-def _plan(path: Path) -> Plan:
+def load_plan_copy(path: Path) -> Plan:
+    """The plan that a run was started with. Raises InputError."""
     try:
         return load_plan(path)
     except InputError as error:

@@ -10,6 +10,7 @@ from ..phrases.numbers import (
     count,
     deviation_text,
     digits,
+    duration,
     fixed,
     is_finite,
     machine_text,
@@ -23,7 +24,7 @@ from ..phrases.sentences import as_trained_text, listed
 from ..phrases.tables import Table, right
 from . import charts_many_runs, charts_one_run, charts_round
 from .charts_one_run import Detail
-from .elements import Banner, Card, Tone, mark, render, run_colours
+from .elements import Banner, Card, Live, Tone, mark, render, run_colours
 
 MAX_INCIDENTS = 100
 
@@ -32,12 +33,13 @@ _TONES: dict[str, Tone] = {
 }  # fmt: skip
 
 
-def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = None) -> str:
+def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = None, live: Live = "") -> str:
     """Return the page of one or several runs.
 
     Args:
         report: what `rlplan report --json` prints (traces/report.py), NaN replaced by None.
         written_at: now, in UTC; the page of a run that has not ended shows it, since it may be opened days later.
+        live: as `render` has it; then a run that goes on is told of in one line at the top.
     """
     runs: dict[str, Detail] = dict(report["runs"])
     stepped = {name: detail for name, detail in runs.items() if detail["steps"]}
@@ -45,12 +47,16 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
     named = [name if name == detail["mode"] else f"{name} (mode {detail['mode']})" for name, detail in runs.items()]
     subtitle = f"{count(len(runs), 'run')}: {listed(named)}"
     banners = [Banner(f"Left out: {message}") for message in report["unreadable"].values()]
-    unfinished = {n: d for n, d in runs.items() if d["state"] in ("open", "failed") or not d["steps"]}
+    told = {"failed"} if live else {"failed", "open"}
+    unfinished = {n: d for n, d in runs.items() if d["state"] in told or not (d["steps"] or live)}
     banners += [_state(name, detail, written_at) for name, detail in unfinished.items()]
     charts = None
     if stepped:
         drawn = (
             charts_many_runs.reward(stepped, colours),
+            charts_many_runs.evaluations(stepped, colours),
+            charts_many_runs.step_seconds(stepped, colours),
+            charts_many_runs.step_lengths(stepped, colours),
             charts_many_runs.lengths(stepped, colours),
             charts_many_runs.comparison(stepped, colours),
             charts_many_runs.waste(stepped),
@@ -61,8 +67,9 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
         "run.html.j2",
         title,
         subtitle,
+        live,
         banners=banners,
-        cards=headline(runs),
+        cards=headline(runs, "running" if live else "running or died"),
         overview=_overview(runs, colours),
         charts=charts,
         runs=[_run(str(index), name, detail) for index, (name, detail) in enumerate(runs.items())],
@@ -79,19 +86,23 @@ def _state(name: str, detail: Detail, written_at: str | None) -> Banner:
     return Banner(text, "bad" if detail["state"] == "failed" else "warn")
 
 
-def headline(runs: Mapping[str, Detail]) -> list[Card]:
-    """Return the cards with the headline figures; of several runs, those of the first in `order` that has steps."""
+def headline(runs: Mapping[str, Detail], open_text: str = "running or died") -> list[Card]:
+    """Return the cards with the headline figures; of several runs, those of the first in `order` that has steps.
+
+    `open_text`: how runs that have not ended are called.
+    """
     order = {"exact": 0, "defer": 1, "predict": 2, "race": 3, "sync": 4}
     name, detail = min(runs.items(), key=lambda item: (not item[1]["steps"], order.get(item[1]["mode"], 5), item[0]))
     prefix = f"{name}: " if len(runs) > 1 else ""
     states = [d["state"] for d in runs.values()]
     worst = next((s for s in ("failed", "open", "stopped", "finished") if s in states), "open")
-    state_names = {"open": "running or died"}
+    left = [d["left_s"] for d in runs.values() if is_finite(d.get("left_s"))]
     counts = "; ".join(
         f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if (d["steps_wanted"] or -1) >= d["steps"] else "")
         for n, d in runs.items()
     )
-    state = Card("State", state_names.get(worst, worst), f"{counts} steps", _TONES[worst])
+    text = f"{counts} steps" + (f"; about {duration(max(left))} left" if left else "")
+    state = Card("State", open_text if worst == "open" else worst, text, _TONES[worst])
     predicted_s = seconds(detail["step_s_predicted"])
     if not detail["steps"]:
         return [state, Card("Seconds a step", NONE, f"{prefix}predicted {predicted_s}")]
