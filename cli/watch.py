@@ -48,7 +48,7 @@ HEADERS = {
 @click.option("--until-end", is_flag=True, help="End once all runs have ended or died; without it Ctrl-C ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line for each run whenever it has news.")
 def watch_command(runs: tuple[Path, ...], port: int | None, no_serve: bool, until_end: bool, as_json: bool) -> int:
-    """Show RUNS while they go on: their steps, how long they still take, and the page of `rlplan report`, which follows.
+    """Show RUNS while they go on: their steps, the time that they have left, and the page of `rlplan report`.
 
     Each of RUNS is the --out of `rlplan execute`: the folder of a run, or of several. Runs that have ended are shown,
     too. Several runs are drawn beside each other. Only files are read, so any host that sees them will do, and nothing
@@ -129,7 +129,7 @@ class _Lines:
                 self._view.note(f"{one_line(name)}: {evaluation_text(evaluated[-1])}")
                 self._evaluated[name] = evaluated[-1]["step"]
             if state not in ("running", self._states.get(name)):
-                self._view.note(f"{one_line(name)}: {'died: ' if state == 'died' else ''}{one_line(standing['state_text'])}")
+                self._view.note(f"{one_line(name)}: {one_line(standing['state_text'])}")
             self._states[name] = state
 
 
@@ -142,13 +142,13 @@ class PageServer:
     def __init__(self, watched: Any, port: int | None, title: str) -> None:
         self.watched, self.title = watched, title
         self.news = threading.Condition()
-        self.closing = False
+        self.closing, self.streams = False, 0
         self._content: tuple[int, bytes] | None = None
         self._rendering = threading.Lock()
-        self._streams = 0
         self._server = self._bound(port)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
-        self.url = f"http://{HOST}:{self._server.server_port}/"
+        self.port = self._server.server_port
+        self.url = f"http://{HOST}:{self.port}/"
 
     def _bound(self, port: int | None) -> ThreadingHTTPServer:
         handler = type("Handler", (_Handler,), {"page": self})
@@ -170,7 +170,8 @@ class PageServer:
     def __exit__(self, *_: object) -> None:
         self.closing = True
         self.wake()
-        time.sleep(LOOK_S)  # so that pages hear of the end
+        with self.news:  # pages hear of the end before the server goes
+            self.news.wait_for(lambda: not self.streams, 2 * LOOK_S)
         self._server.shutdown()
         self._server.server_close()
 
@@ -228,7 +229,11 @@ class _Handler(BaseHTTPRequestHandler):
         if host not in (HOST, "localhost"):
             self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", f"ask for http://{HOST}\n".encode())
             return
-        address = urlsplit(self.path)
+        try:
+            address = urlsplit(self.path)
+        except ValueError:
+            self._send(HTTPStatus.BAD_REQUEST, "text/plain", b"no address\n")
+            return
         try:
             match address.path:
                 case "/":
@@ -256,15 +261,22 @@ class _Handler(BaseHTTPRequestHandler):
         """Tell of each new version, and something every BEAT_S, until the reader or the server goes."""
         self.close_connection = True
         self._head(HTTPStatus.OK, "text/event-stream")
-        while True:
-            state = self.page.state()
-            self.wfile.write(f"id: {state['version']}\ndata: {json.dumps(state)}\n\n".encode())
-            self.wfile.flush()
-            if state["closing"]:
-                return
-            with self.page.news:
-                if self.page.watched.version == state["version"] and not self.page.closing:
-                    self.page.news.wait(BEAT_S)
+        news = self.page.news
+        with news:
+            self.page.streams += 1
+        try:
+            while True:
+                state = self.page.state()
+                self.wfile.write(f"data: {json.dumps(state)}\n\n".encode())
+                if state["closing"]:
+                    return
+                with news:
+                    if self.page.watched.version == state["version"] and not self.page.closing:
+                        news.wait(BEAT_S)
+        finally:
+            with news:
+                self.page.streams -= 1
+                news.notify_all()
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self._head(status, kind, len(body))

@@ -18,7 +18,7 @@ from ..plans.phrases.numbers import deviation
 from ..plans.schema.predicted_limit import HardwareLimit
 from ..plans.yaml.errors import InputError
 from .report_rounds import drafts_report, length_quantiles, overlap, reward_parts, round_timeline, tail, waste
-from .report_state import evaluations, incidents, run_state
+from .report_state import evaluations, incidents, is_quiet, run_state
 from .report_steps import checkpoint_costs, coverage, missing_engines, series, spreads, waits
 from .report_texts import texts_report
 from .run_log import Run, readable_runs
@@ -45,7 +45,7 @@ def run_report(run: Run, baseline: Run | None) -> dict[str, Any]:
         "mode": run.plan.job.bias.mode,
         "steps": len(steps),
         "step_s_predicted": predicted.step_s.mean,
-        **run_state(run.log.events, steps, run.written_s, time.time()),
+        **run_state(run.log.events, steps, run.written_s, time.time(), run.driven),
         "left_s": left_s(run),
         "restarts": run.log.restarts,
         "resumes": run.log.resumes,
@@ -60,11 +60,12 @@ def run_report(run: Run, baseline: Run | None) -> dict[str, Any]:
 
 
 def left_s(run: Run) -> float | None:
-    """Seconds that a run which has not ended needs from the end of its last step; None of others, and of one that does
-    not say how many steps it was asked for."""
+    """Seconds that a run which goes on needs from the end of its last step; None of others, of one with a quiet trace,
+    and of one that does not say how many steps it was asked for."""
     log = run.log
-    state = run_state(log.events, log.steps, None, 0.0)
-    if state["state"] != "open" or state["steps_wanted"] is None:
+    state = run_state(log.events, log.steps, run.written_s, time.time(), run.driven)
+    going = state["state"] == "running" or (state["state"] == "open" and not is_quiet(state))
+    if not going or state["steps_wanted"] is None:
         return None
     starts = [event for event in log.events if event["event"] in ("run", "resume")]
     begun = starts[-1].get("step") or 0

@@ -181,13 +181,15 @@ class TraceTail:
 class Run:
     """One run, read from its folder; steps that were done again after a resume are in it once.
 
-    `written_s`: when the trace was last written, in seconds since 1970.
+    `written_s`: when the trace was last written, in seconds since 1970. `driven`: whether a process runs it, where
+    somebody looked.
     """
 
     home: Path
     plan: Plan
     log: RunLog
     written_s: float | None = None
+    driven: bool | None = None
 
     @property
     def name(self) -> str:

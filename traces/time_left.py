@@ -19,7 +19,7 @@ LATEST = 32
 """Steps of a kind whose mean is taken: lengths drift while a policy learns."""
 
 TRUST = 2
-"""Measured rounds of a kind that the prediction of its seconds counts for, once it has what all steps took over theirs."""
+"""Measured rounds of a kind that the prediction of its seconds counts for, once it is scaled to what all steps took."""
 
 ENOUGH = 4
 """Short rounds from which on the prompts that they defer are taken as measured, not as predicted."""

@@ -18,12 +18,9 @@ from ..plans.diff.change import plain
 from ..plans.schema.plan import Plan
 from ..plans.yaml.errors import InputError
 from .report import left_s, report_of
-from .report_state import run_state
+from .report_state import is_quiet, run_state
 from .run_log import PLAN_COPY, TRACE, Run, TraceTail, driver_runs, load_plan_copy, must_be_run_folder, run_folders
 from .trace import TraceError
-
-QUIET_S, QUIET_STEPS = 30.0, 3.0
-"""A run that no driver holds has died once its trace was quiet for so many seconds, and so many of its longest step."""
 
 
 @dataclass
@@ -40,7 +37,7 @@ class _Watched:
     @property
     def run(self) -> Run:
         """The run as it was read last."""
-        return Run(self.home, self.plan, self.tail.log, self.written_s)
+        return Run(self.home, self.plan, self.tail.log, self.written_s, self.driven)
 
     def look(self) -> bool:
         """Read on; returns whether there are news. Raises TraceError, OSError."""
@@ -114,10 +111,7 @@ class WatchedRuns:
 
     def _died(self, watched: _Watched) -> bool:
         """Note whether the run's driver is gone; returns whether that is news."""
-        run = watched.run
-        state = run_state(run.log.events, run.log.steps, run.written_s, time.time())
-        quiet_s = state["quiet_s"] or 0.0
-        quiet = quiet_s > max(QUIET_S, QUIET_STEPS * (state["longest_step_s"] or 0.0))
+        quiet = is_quiet(_state(watched.run))
         was, watched.driven = watched.driven, not quiet or driver_runs(watched.home) or driver_runs(watched.folder)
         return was != watched.driven
 
@@ -131,7 +125,7 @@ class WatchedRuns:
     def ended(self) -> bool:
         """Whether all runs have ended or died; False while one has not begun."""
         with self._lock:
-            open_runs = [w for w in self._watched.values() if w.driven and _state(w.run)["state"] == "open"]
+            open_runs = [w for w in self._watched.values() if _state(w.run)["state"] == "running"]
             begun = {watched.folder for watched in self._watched.values()} | {
                 folder for folder in self._folders for home in self._refused if folder in (home, home.parent)
             }
@@ -151,18 +145,18 @@ class WatchedRuns:
             watched = next(watched for home, watched in self._watched.items() if names[home] == name)
             run, state = watched.run, _state(watched.run)
             steps = run.log.steps
-            died = state["state"] == "open" and not watched.driven
-            return plain({
+            found: dict[str, Any] = plain({
                 "run": name,
                 "step": steps[-1].step if steps else 0,
                 "of": state["steps_wanted"],
-                "state": "died" if died else "running" if state["state"] == "open" else state["state"],
+                "state": state["state"],
                 "state_text": state["state_text"],
                 "step_s": run.means.seconds("total_s") if steps else None,
                 "step_s_predicted": run.plan.predicted.step_s.mean,
-                "left_s": None if died else left_s(run),
+                "left_s": left_s(run),
                 "reward_mean": steps[-1].reward_mean if steps else None,
             })  # fmt: skip
+            return found
 
     def report(self) -> dict[str, Any]:
         """What `rlplan report --json` prints of each folder, all runs in one: `runs` by name, and `unreadable`."""
@@ -176,8 +170,9 @@ class WatchedRuns:
                 watched = {w.home.resolve().name: w for w in self._watched.values() if w.folder == folder}
                 details = report_of([each.run for each in watched.values()], {})["runs"]
                 found["runs"] |= {names[watched[name].home]: detail for name, detail in details.items()}
-            return plain(found)
+            whole: dict[str, Any] = plain(found)
+            return whole
 
 
 def _state(run: Run) -> dict[str, Any]:
-    return run_state(run.log.events, run.log.steps, None, 0.0)
+    return run_state(run.log.events, run.log.steps, run.written_s, time.time(), run.driven)

@@ -101,7 +101,14 @@ class LiveView:
         self._round = (name, kind, step, progress, time.perf_counter())
 
     def run_is(
-        self, name: str, plan: Plan, steps: int, drains: bool, records: Sequence[Any], ended_s: Sequence[float], state: str
+        self,
+        name: str,
+        plan: Plan,
+        steps: int,
+        drains: bool,
+        records: Sequence[Any],
+        ended_s: Sequence[float],
+        state: str,
     ) -> None:
         """What another process's run has done so far, as its trace tells: all its steps, when the latest of them ended
         by this view's clock, and its state, shown in place of the time that is left if it is not empty."""
@@ -126,7 +133,7 @@ class LiveView:
             + (f"  waited up to {max(record.waits)}" if record.waits else "")
             + (f"  about {duration(left_s)} left" if left_s else "")
         )
-        for outcome, number in record.reward_failures.items():
+        for outcome, number in (record.reward_failures or {}).items():
             self.note(f"{name} step {record.step}: {outcome} of {count(number, 'sample')}; the report says why")
 
     def note(self, text: str) -> None:
@@ -157,9 +164,7 @@ class LiveView:
         for name, row in self._rows.items():
             done = row.records[-1].step if row.records else 0
             left = row.state or f"about {duration(row.left_s(self._now_s()))} left"
-            bars.add_row(
-                name, ProgressBar(row.of_steps, done, width=BAR_WIDTH), f"step {done} of {row.of_steps}", left
-            )
+            bars.add_row(name, ProgressBar(row.of_steps, done, width=BAR_WIDTH), f"step {done} of {row.of_steps}", left)
         return Group(drawn, bars, self._tail())
 
     def _cells(self, row: _Row) -> list[str]:

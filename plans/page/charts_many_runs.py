@@ -58,7 +58,7 @@ def step_seconds(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
     chart.update_layout(yaxis=axis("seconds", range=[0, _top(rows)], nticks=6))
     means = [f"{name} {seconds(detail['step_s'])}" for name, detail in runs.items()]
     caption = f"Mean over the cycle: {listed(means)}. Thin: each step; thick: moving mean."
-    return Chart("step-seconds", "Seconds a step", caption, chart, 320, legend)
+    return Chart("step-seconds", "Seconds of each step", caption, chart, 320, legend)
 
 
 def step_lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
@@ -66,7 +66,9 @@ def step_lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
     rows = {
         name: [
             tokens / samples if samples else None
-            for tokens, samples in zip(*(detail["series"][f"trained_{what}"] for what in ("tokens", "samples")), strict=True)
+            for tokens, samples in zip(
+                *(detail["series"][f"trained_{what}"] for what in ("tokens", "samples")), strict=True
+            )
         ]
         for name, detail in runs.items()
     }
@@ -117,8 +119,8 @@ def evaluations(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
         first, last, best = rows[0], rows[-1], max(rows, key=lambda row: row["reward"][0])
         captions.append(
             f"{name} from {fixed(first['reward'][0], '.3f')} to {fixed(last['reward'][0], '.3f')}, best "
-            f"{fixed(best['reward'][0], '.3f')} after {count(best['step'], 'step')} ({count(last['prompts'], 'prompt')} "
-            f"x {last['samples']})"
+            f"{fixed(best['reward'][0], '.3f')} after {count(best['step'], 'step')} "
+            f"({count(last['prompts'], 'prompt')} x {last['samples']})"
         )
     ends = [row["step"] for rows in found.values() for row in rows]
     chart.update_layout(
@@ -175,10 +177,16 @@ def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
     shown = {name: detail for name, detail in runs.items() if detail["trained_lengths_tokens"]}
     if not shown:
         return None
-    expected = next(iter(shown.values()))["predicted"]["lengths_tokens"]
-    longest = max([expected[-1], *(d["trained_lengths_tokens"][-1] for d in shown.values())])
-    x_axis = length_axis(longest, expected[10])
-    curves = [("predicted", expected, MUTED, "dot")]
+    expected = {name: detail["predicted"]["lengths_tokens"] for name, detail in shown.items()}
+    first = next(iter(expected.values()))
+    longest = max(values[-1] for name, d in shown.items() for values in (expected[name], d["trained_lengths_tokens"]))
+    x_axis = length_axis(longest, first[10])
+    alike = all(values == first for values in expected.values())  # runs of one job
+    curves = (
+        [("predicted", first, MUTED, "dot")]
+        if alike
+        else [(f"{name}, predicted", values, colours[name], "dot") for name, values in expected.items()]
+    )
     curves += [(name, d["trained_lengths_tokens"], colours[name], "solid") for name, d in shown.items()]
     for name, values, colour, dash in curves:
         chart.add_scatter(
@@ -188,8 +196,10 @@ def lengths(runs: Runs, colours: Mapping[str, str]) -> Chart | None:
         )  # fmt: skip
     legend = [Swatch(name, colours[name], "line") for name in shown]
     legend.append(Swatch("unconditioned, as planned with", MUTED, "dots"))
-    for cutoff in dict.fromkeys(d["cutoff_tokens"] for d in shown.values() if d["cutoff_tokens"]):
-        cut(chart, x_axis, cutoff, f"<b>{cutoff:,}</b> tokens")
+    if cutoffs := sorted({d["cutoff_tokens"] for d in shown.values() if d["cutoff_tokens"]}):
+        cut(chart, x_axis, cutoffs[0], f"{listed([f'<b>{cutoff:,}</b>' for cutoff in cutoffs])} tokens")
+        for cutoff in cutoffs[1:]:
+            chart.add_vline(x=cutoff, line={"color": INK, "width": 1.5, "dash": "dash"})
         legend.append(Swatch("cutoff of short rounds", INK, "dash"))
     chart.update_layout(xaxis=x_axis, yaxis=axis("share of responses", range=[0, 1.04], tickformat=".0%", nticks=6))
     ratios = [

@@ -29,7 +29,7 @@ from .elements import Banner, Card, Live, Tone, mark, render, run_colours
 MAX_INCIDENTS = 100
 
 _TONES: dict[str, Tone] = {
-    "finished": "good", "stopped": "warn", "failed": "bad", "open": "warn",
+    "finished": "good", "running": "good", "stopped": "warn", "failed": "bad", "died": "bad", "open": "warn",
 }  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
     Args:
         report: what `rlplan report --json` prints (traces/report.py), NaN replaced by None.
         written_at: now, in UTC; the page of a run that has not ended shows it, since it may be opened days later.
-        live: as `render` has it; then a run that goes on is told of in one line at the top.
+        live: as `render` has it.
     """
     runs: dict[str, Detail] = dict(report["runs"])
     stepped = {name: detail for name, detail in runs.items() if detail["steps"]}
@@ -47,8 +47,7 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
     named = [name if name == detail["mode"] else f"{name} (mode {detail['mode']})" for name, detail in runs.items()]
     subtitle = f"{count(len(runs), 'run')}: {listed(named)}"
     banners = [Banner(f"Left out: {message}") for message in report["unreadable"].values()]
-    told = {"failed"} if live else {"failed", "open"}
-    unfinished = {n: d for n, d in runs.items() if d["state"] in told or not (d["steps"] or live)}
+    unfinished = {n: d for n, d in runs.items() if d["state"] in ("open", "died", "failed") or not d["steps"]}
     banners += [_state(name, detail, written_at) for name, detail in unfinished.items()]
     charts = None
     if stepped:
@@ -69,7 +68,7 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
         subtitle,
         live,
         banners=banners,
-        cards=headline(runs, "running" if live else "running or died"),
+        cards=headline(runs),
         overview=_overview(runs, colours),
         charts=charts,
         runs=[_run(str(index), name, detail) for index, (name, detail) in enumerate(runs.items())],
@@ -83,26 +82,23 @@ def _state(name: str, detail: Detail, written_at: str | None) -> Banner:
     if detail["state"] == "open" and written_at is not None:
         text += f" This page was written {written_at}."
     text += "" if detail["steps"] else " Only its plan's predictions are shown."
-    return Banner(text, "bad" if detail["state"] == "failed" else "warn")
+    return Banner(text, "bad" if detail["state"] in ("failed", "died") else "warn")
 
 
-def headline(runs: Mapping[str, Detail], open_text: str = "running or died") -> list[Card]:
-    """Return the cards with the headline figures; of several runs, those of the first in `order` that has steps.
-
-    `open_text`: how runs that have not ended are called.
-    """
+def headline(runs: Mapping[str, Detail]) -> list[Card]:
+    """Return the cards with the headline figures; of several runs, those of the first in `order` that has steps."""
     order = {"exact": 0, "defer": 1, "predict": 2, "race": 3, "sync": 4}
     name, detail = min(runs.items(), key=lambda item: (not item[1]["steps"], order.get(item[1]["mode"], 5), item[0]))
     prefix = f"{name}: " if len(runs) > 1 else ""
     states = [d["state"] for d in runs.values()]
-    worst = next((s for s in ("failed", "open", "stopped", "finished") if s in states), "open")
+    worst = next((s for s in ("failed", "died", "open", "running", "stopped", "finished") if s in states), "open")
     left = [d["left_s"] for d in runs.values() if is_finite(d.get("left_s"))]
     counts = "; ".join(
         f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if (d["steps_wanted"] or -1) >= d["steps"] else "")
         for n, d in runs.items()
     )
     text = f"{counts} steps" + (f"; about {duration(max(left))} left" if left else "")
-    state = Card("State", open_text if worst == "open" else worst, text, _TONES[worst])
+    state = Card("State", "running or died" if worst == "open" else worst, text, _TONES[worst])
     predicted_s = seconds(detail["step_s_predicted"])
     if not detail["steps"]:
         return [state, Card("Seconds a step", NONE, f"{prefix}predicted {predicted_s}")]
