@@ -113,12 +113,10 @@ class _Lines:
         runs = self._watched.runs()
         for name in names:
             run, standing = runs[name], self._watched.standing(name)
-            steps, began_s = run.log.steps, run.written_s - (run.log.last_t_s or 0.0)
-            state, starts = standing["state"], [e for e in run.log.events if e["event"] in ("run", "resume")]
-            begun = (starts[-1].get("step") or 0) if starts else 0
+            steps, state, began_s = run.log.steps, standing["state"], run.written_s - (run.log.last_t_s or 0.0)
             self._view.run_is(
-                one_line(name), run.plan, standing["of"] or 0, not starts or starts[-1].get("drains") is not False,
-                steps, [began_s + step.t_s for step in steps if step.step > begun], "" if state == "running" else state,
+                one_line(name), run.plan, standing["of"] or 0, run.log.drains, steps,
+                [began_s + at_s for at_s in run.log.ended_s], "" if state == "running" else state,
             )  # fmt: skip
             fresh = [step for step in steps if step.step > self._told.get(name, 0)]
             for step in fresh if name in self._told else fresh[-1:]:

@@ -67,10 +67,7 @@ def left_s(run: Run) -> float | None:
     going = state["state"] == "running" or (state["state"] == "open" and not is_quiet(state))
     if not going or state["steps_wanted"] is None:
         return None
-    starts = [event for event in log.events if event["event"] in ("run", "resume")]
-    begun = starts[-1].get("step") or 0
-    ended_s = [float(step.t_s) for step in log.steps if step.step > begun]
-    return time_left_s(run.plan, log.steps, state["steps_wanted"], ended_s, starts[-1].get("drains") is not False)
+    return time_left_s(run.plan, log.steps, state["steps_wanted"], log.ended_s, log.drains)
 
 
 def _speedup_predicted(run: Run, baseline: Run | None) -> float:

@@ -70,6 +70,24 @@ class RunLog:
         return next((event for event in reversed(self.events) if event["event"] == "run"), {})
 
     @property
+    def _start(self) -> dict[str, Any]:
+        """The last start or resume; empty if the trace has none."""
+        return next((event for event in reversed(self.events) if event["event"] in ("run", "resume")), {})
+
+    @property
+    def drains(self) -> bool:
+        """Whether long rounds train what is deferred once the run has its steps; older traces do not say, and did."""
+        return self._start.get("drains") is not False
+
+    @property
+    def ended_s(self) -> list[float]:
+        """When the run was last started, and when each step since then ended, as times of the trace; empty if the trace
+        does not say when it was started."""
+        start = self._start
+        begun = start.get("step") or 0
+        return [float(start["t_s"]), *(float(s.t_s) for s in self.steps if s.step > begun)] if start else []
+
+    @property
     def cold_s(self) -> float | None:
         """Mean seconds from the start of a process until it was ready for its first round; None in older traces."""
         seconds = [float(event["process_s"]) for event in self.events if "process_s" in event]

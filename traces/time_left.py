@@ -34,7 +34,7 @@ def time_left_s(
         plan: of the run.
         steps: done so far, in order; their first one may be slower than others, since engines were cold.
         wanted: steps that the run was asked for.
-        ended_s: when the last steps ended, on any clock, without a stop of the run between them; () if unknown: then
+        ended_s: when the run was last started, and when each step since then ended, on any clock; () if unknown: then
             only evaluations are added, as the plan predicts them.
         drains: whether further long rounds train what is deferred after `wanted` steps.
     """
@@ -99,11 +99,12 @@ def _seconds_by_kind(plan: Plan, steps: Sequence[Step]) -> tuple[float, float]:
 def _between(plan: Plan, steps: Sequence[Step], ended_s: Sequence[float]) -> tuple[float, float]:
     """(seconds between two steps, seconds that an evaluation adds), the latter predicted until one was measured."""
     evaluated = plan.predicted.evaluation
-    timed = list(zip(steps[max(0, len(steps) - len(ended_s)) :], ended_s, strict=False))
     gaps: dict[bool, list[float]] = {False: [], True: []}
-    for (before, began_s), (step, end_s) in pairwise(timed):
-        due = evaluated is not None and before.step % evaluated.every_steps == 0
-        gaps[due].append(max(0.0, end_s - began_s - step.total_s))
+    timed = zip(steps[len(steps) - len(ended_s) + 1 :], pairwise(ended_s), strict=True) if ended_s else ()
+    for place, (step, (began_s, end_s)) in enumerate(timed):
+        due = evaluated is not None and (step.step - 1) % evaluated.every_steps == 0
+        if due or place:  # before its first step a run does what it does at a start alone
+            gaps[due].append(max(0.0, end_s - began_s - step.total_s))
     plain_s = statistics.fmean(gaps[False]) if gaps[False] else 0.0
     if evaluated is None:
         return plain_s, 0.0

@@ -36,7 +36,7 @@ class _Row:
     steps: int
     drains: bool = True
     records: list[Any] = field(default_factory=list)
-    ended_s: list[float] = field(default_factory=list)  # of the latest of them
+    ended_s: list[float] = field(default_factory=list)  # the start, and the end of each step since then
     state: str = ""
 
     def left_s(self, now_s: float) -> float:
@@ -98,6 +98,8 @@ class LiveView:
     def round_begins(self, name: str, kind: str, step: int, progress: Callable[[], Any]) -> None:
         """A round begins."""
         self._phase = ""
+        row = self._rows[name]
+        row.ended_s = row.ended_s or [self._now_s()]
         self._round = (name, kind, step, progress, time.perf_counter())
 
     def run_is(
@@ -110,15 +112,17 @@ class LiveView:
         ended_s: Sequence[float],
         state: str,
     ) -> None:
-        """What another process's run has done so far, as its trace tells: all its steps, when the latest of them ended
-        by this view's clock, and its state, shown in place of the time that is left if it is not empty."""
+        """What another process's run has done so far, as its trace tells: all its steps, when it was last started and
+        each step since then ended by this view's clock, and its state, shown in place of the time that is left if it is
+        not empty."""
         self._rows[name] = _Row(plan, steps, drains, list(records), list(ended_s), state)
 
     def step_done(self, name: str, record: Any) -> None:
         """A step ended."""
         row = self._rows[name]
         row.records.append(record)
-        row.ended_s.append(self._now_s())
+        if row.ended_s:
+            row.ended_s.append(self._now_s())
         self.step_line(name, record)
 
     def step_line(self, name: str, record: Any) -> None:

@@ -85,7 +85,8 @@ def test_time_between_steps_and_evaluations_are_added_as_measured():
     rounds_s = time_left_s(PLAN, run(10), 20)
     # Due before the steps 13, 17 and at the end.
     assert time_left_s(plan, run(10), 20) == pytest.approx(rounds_s + 3 * 7.0)
-    ended_s, now_s = [], 100.0
+    now_s = 100.0
+    ended_s = [now_s]
     for step in run(10):
         now_s += 0.5 + (3.0 if (step.step - 1) % 4 == 0 else 0.0) + step.total_s
         ended_s.append(now_s)
@@ -93,6 +94,8 @@ def test_time_between_steps_and_evaluations_are_added_as_measured():
     assert time_left_s(plan, run(10), 20, ended_s) == pytest.approx(expected_s)
     assert time_left_s(plan, run(10), 20, ended_s[-6:]) == pytest.approx(expected_s), "since the last start alone"
     assert time_left_s(plan, run(20), 20, []) == 0.0
+    # What comes before a run's first step is not between two steps.
+    assert time_left_s(PLAN, run(1), 20, [0.0, 1000.0]) == time_left_s(PLAN, run(1), 20)
 
 
 def test_as_many_long_rounds_are_foretold_as_a_schedule_makes():
