@@ -76,7 +76,7 @@ def _followed(out: Path, plan: Path, request_id: str, timeout: float | None) -> 
     driver refuses the plan."""
     from ..traces.groups.group_journal import GROUPS_COPY
     from ..traces.groups.groups_folder import moves_of, refusal_of, request_file
-    from ..traces.groups.groups_status import driver_runs
+    from ..traces.run_log import driver_runs
 
     began, shown = time.monotonic(), dict[str, str]()
     waits = request_file(out, request_id)

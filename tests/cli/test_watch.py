@@ -180,7 +180,7 @@ def test_runs_that_have_ended_are_told_in_a_line_each(tmp_path):
     ]
 
 
-def test_a_run_is_told_step_by_step_until_ctrl_c_ends_the_watch(growing):
+def test_each_step_is_told_until_ctrl_c_ends_the_watch(growing):
     home, step = growing
     threading.Timer(0.7, append, (home, step)).start()
     threading.Timer(2.5, _thread.interrupt_main).start()

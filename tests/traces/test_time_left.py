@@ -45,7 +45,7 @@ def test_rounds_that_are_left_follow_the_queue(done):
     )
 
 
-def test_what_waits_at_the_end_is_trained_unless_the_run_does_not_drain():
+def test_what_waits_at_the_end_is_trained_if_the_run_drains():
     assert kinds_left(PLAN, run(5), 7) == ["short", "short", "long"]
     assert kinds_left(PLAN, run(5), 7, drains=False) == ["short", "short"]
     assert kinds_left(PLAN, run(8), 8) == ["long"] and kinds_left(PLAN, run(5), 5) == []

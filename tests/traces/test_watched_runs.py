@@ -61,7 +61,7 @@ def test_a_trace_that_grows_reads_as_a_whole_one(whole, tmp_path):
         assert not tail.more() and same(tail.log, path)
 
 
-def test_a_trace_that_was_taken_back_or_begun_anew_is_read_from_its_start(whole, tmp_path):
+def test_a_trace_that_was_cut_or_begun_anew_is_read_again(whole, tmp_path):
     rest = begun(whole, tmp_path / "run", lines=40)
     path = tmp_path / "run" / "trace.jsonl"
     tail = TraceTail(path)
