@@ -207,7 +207,7 @@ def test_a_terminal_has_a_row_for_each_run_and_the_round_below():
     assert ["a", mode, "2.50", f"{mean:.2f}", "1.50", "0.06", "0.25", "0.12", "0.500", "99", "3"] in rows
     assert ["b", mode, "-", f"{mean:.2f}", *["-"] * 7] in rows
     clean = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
-    assert re.search(r"a +━+ +step 2 of 5 +about \d+ s left", clean) and re.search(r"b +step 0 of 5 +about", clean)
+    assert re.search(r"a +\S+ +step 2 of 5 +about \d+ s left", clean) and re.search(r"b +step 0 of 5 +about", clean)
     assert re.search(
         rf"a step 3, long round: +\d+\.\d of {long:.1f} s; 4 decoding, 5 finished, 6 scored, 7 aborted", drawn
     )
