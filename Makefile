@@ -59,9 +59,11 @@ demo: setup
 	$(BIN)/rlplan solve $(EXAMPLE) --mode race -o $(EXAMPLE)/race.yaml
 	$(BIN)/rlplan execute $(addprefix $(EXAMPLE)/,plain.yaml drafts.yaml plan.yaml race.yaml) --steps $(STEPS) \
 	  --speed-check-every 4 --out $(DEMO)
-	$(BIN)/rlplan export-model $(DEMO)/plan $(DEMO)/model
 	$(BIN)/rlplan report $(DEMO) --json > $(DEMO)/report.json
 	$(BIN)/rlplan report $(DEMO) --html $(DEMO)/report.html
+	$(BIN)/rlplan samples $(DEMO)/plan --sort best --limit 2
+	$(BIN)/rlplan export-model $(DEMO)/plan $(DEMO)/model
+	$(BIN)/python -m benchmarks.exported_model $(EXAMPLE)/job.yaml $(DEMO)/plan $(DEMO)/model
 	$(BIN)/rlplan report $(DEMO)
 
 # Each part runs whatever became of those before it; the exit code tells whether one failed.

@@ -85,7 +85,7 @@ def _followed(out: Path, plan: Path, request_id: str, timeout: float | None) -> 
     driver refuses the plan."""
     from ..traces.groups.group_journal import GROUPS_COPY
     from ..traces.groups.groups_folder import moves_of, refusal_of, request_file
-    from ..traces.groups.groups_status import driver_runs
+    from ..traces.run_log import driver_runs
 
     began, shown = time.monotonic(), dict[str, str]()
     waits = request_file(out, request_id)
@@ -144,8 +144,7 @@ def apply_to_run(plan: Path, out: Path, dry_run: bool = False, timeout: float | 
     from ..executor.groups.group_change import MoveRequest, write_request
     from ..executor.prepare import placement_of, prepare
     from ..executor.records.plan_changes import plan_change
-    from ..traces.groups.groups_status import driver_runs
-    from ..traces.run_log import TRACE
+    from ..traces.run_log import TRACE, driver_runs
     from .shared.findings import memory_findings, must_fit_memory
 
     must_fit_memory(memory_findings(plan))
@@ -174,8 +173,7 @@ def _answer(out: Path, request_id: str, sha256: str, read: int, timeout: float |
     """The event of a run's trace, after its first `read` bytes, that answers a request. Raises RunFailed if none
     comes."""
     from ..traces.groups.groups_folder import request_file
-    from ..traces.groups.groups_status import driver_runs
-    from ..traces.run_log import TRACE
+    from ..traces.run_log import TRACE, driver_runs
 
     began = time.monotonic()
     while True:

@@ -217,7 +217,7 @@ def execute_command(
         keep_every=keep_every, save_model_every=save_model_every,
         samples=samples,
     )  # fmt: skip
-    with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json) as view:
+    with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json, drains=not no_drain) as view:
         finished = execute(executions, options, view)
     summary = {"out": str(out), "runs": [e.name for e in executions], "finished": finished}
     if as_json:

@@ -197,6 +197,14 @@ status: Show what running groups do now: jobs, turns, slowdowns, moves.
   Who does what now | rlplan status runs/a
   Again and again | rlplan status runs/a --watch
 
+watch: Show runs while they go on: bars with the time left, and a page that follows.
+  exits: 0 the runs have ended (--until-end), 130 Ctrl-C
+  see: report, execute, samples
+  A run that goes on; open the address that is printed | rlplan watch runs/a
+  Two runs beside each other | rlplan watch runs/a runs/b
+  Only here, until they end | rlplan watch runs/a runs/b --no-serve --until-end
+  For a script, a line for each step | rlplan watch runs/a --no-serve --until-end --json
+
 report: Show what a run did beside what its plan predicted.
   see: samples, tune
   Predicted beside measured | rlplan report runs/a

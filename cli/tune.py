@@ -110,8 +110,7 @@ def tune_command(
 
 def _tune_until_end(run_path: Path, every: int, once: Callable[[], int]) -> int:
     """Tune after every so many steps of a run, until it ends."""
-    from ..traces.groups.groups_status import driver_runs
-    from ..traces.run_log import load_run
+    from ..traces.run_log import driver_runs, load_run
 
     def done() -> int:
         steps = load_run(run_path).log.steps
@@ -194,7 +193,7 @@ def _for_running(tuned: Tuned, force: Documents) -> Tuned:
 
 def _applied(run_path: Path, out: Path, tuned: Tuned, yes: bool, as_json: bool) -> dict[str, Any]:
     """Give the run the plan in `out`, if a person or the policy allows it; `state` and, unless applied, `reason`."""
-    from ..traces.groups.groups_status import driver_runs
+    from ..traces.run_log import driver_runs
     from .apply import apply_to_run
 
     if not driver_runs(run_path):

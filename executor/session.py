@@ -224,7 +224,14 @@ class Session:
         begin_folder(home, execution.plan_path, execution.checked.job_path, options.resume)
         process_s = round(time.time() - self._process_began_s, 3)
         plan = _beside(execution.plan_path, home)
-        await run.start(options.resume, start_s=start_s, process_s=process_s, steps=options.steps, plan=plan)
+        await run.start(
+            options.resume,
+            start_s=start_s,
+            process_s=process_s,
+            steps=options.steps,
+            drains=options.drain_queue,
+            plan=plan,
+        )
         if change is not None:
             run.tell_change(change, plan)
         if options.history is not None and (known := run.drafts.store) is not None:

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from ..plans.phrases.numbers import deviation
 from ..plans.schema.predicted_limit import HardwareLimit
+from ..plans.yaml.errors import InputError
 from .report_rounds import drafts_report, length_quantiles, overlap, reward_parts, round_timeline, tail, waste
-from .report_state import evaluations, incidents, plan_changes, run_state
+from .report_state import evaluations, incidents, is_quiet, plan_changes, run_state
 from .report_steps import checkpoint_costs, coverage, missing_engines, series, spreads, waits
 from .report_texts import texts_report
 from .run_log import Run, readable_runs
+from .time_left import time_left_s
 from .trace_events import Step
 
 SPEED_PHASES = ("rollout", "train")
@@ -43,7 +45,8 @@ def run_report(run: Run, baseline: Run | None) -> dict[str, Any]:
         "mode": run.plan.job.bias.mode,
         "steps": len(steps),
         "step_s_predicted": predicted.step_s.mean,
-        **run_state(run.log.events, steps, run.written_s, time.time()),
+        **run_state(run.log.events, steps, run.written_s, time.time(), run.driven),
+        "left_s": left_s(run),
         "restarts": run.log.restarts,
         "resumes": run.log.resumes,
         "incidents": incidents(run.log.events, steps),
@@ -55,6 +58,18 @@ def run_report(run: Run, baseline: Run | None) -> dict[str, Any]:
         "predicted": predicted.model_dump(mode="json", exclude={"front"}),
     }
     return {**result, **_measured(run, baseline)} if steps else result
+
+
+def left_s(run: Run) -> float | None:
+    """Seconds that a run which goes on needs from the end of its last step; None of others, of one with a quiet trace,
+    and of one that does not say how many steps it was asked for."""
+    log = run.log
+    state = run_state(log.events, log.steps, run.written_s, time.time(), run.driven)
+    going = state["state"] == "running" or (state["state"] == "open" and not is_quiet(state))
+    if not going or state["steps_wanted"] is None:
+        return None
+    steps = log.in_force
+    return time_left_s(run.plan, steps, state["steps_wanted"], log.ended_s[-len(steps) - 1 :], log.drains)
 
 
 def _speedup_predicted(run: Run, baseline: Run | None) -> float:
@@ -373,7 +388,11 @@ def report(folder: Path) -> dict[str, Any]:
     A run may still be going on or have died, even before its first step. `unreadable` holds the reason why a run
     cannot be read, by name. Raises InputError if no run can be read.
     """
-    loaded, refused = readable_runs(folder)
+    return report_of(*readable_runs(folder))
+
+
+def report_of(loaded: Sequence[Run], refused: Mapping[str, InputError]) -> dict[str, Any]:
+    """The report of runs of one job; `refused`: why others cannot be read, by name."""
     runs = [run for run in loaded if run.log.steps]  # after an early end some plans have no step yet
     sync = [run for run in runs if run.plan.job.bias.mode == "sync"]
     # Where levers gain nothing, two plans are alike: then the one that is called plain is the baseline.

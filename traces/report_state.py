@@ -19,15 +19,23 @@ from ..plans.phrases.numbers import count, seconds
 from .run_log import RunLog
 from .trace_events import MOST, Evaluation, Step, StepEvent
 
-State = Literal["finished", "stopped", "failed", "open"]
+QUIET_S, QUIET_STEPS = 30.0, 3.0
+"""Seconds, and times a run's longest step, after which a trace that nobody wrote to is quiet."""
+
+State = Literal["finished", "stopped", "failed", "running", "died", "open"]
 
 
 def run_state(
-    events: Sequence[dict[str, Any]], steps: Sequence[StepEvent], written_s: float | None, now_s: float
+    events: Sequence[dict[str, Any]],
+    steps: Sequence[StepEvent],
+    written_s: float | None,
+    now_s: float,
+    driven: bool | None = None,
 ) -> dict[str, Any]:
     """`state`, `state_text` (a sentence), `steps_wanted`, `longest_step_s`, `written_at`, `quiet_s`.
 
-    `open` is a run that still goes on or was killed. For an open run, `written_at` is the time in UTC at which the
+    `open` is a run that still goes on or was killed; where somebody looked whether it has a driver (`driven`), it is
+    `running` or `died`. For such a run, `written_at` is the time in UTC at which the
     trace was last written, and `quiet_s` the seconds since then; for a run that ended both are None, so that its report
     stays the same. `written_s`, `now_s`: seconds since 1970.
     """
@@ -52,15 +60,22 @@ def run_state(
         if last.get("reason"):
             return {"state": "failed", "state_text": f"failed after {progress}: {last['reason']}", **result}
         return {"state": "stopped", "state_text": f"stopped by a signal, with a checkpoint: {progress}", **result}
-    text = f"running or died: {progress}"
+    state: State = "open" if driven is None else "running" if driven else "died"
+    text = f"{'running or died' if state == 'open' else state}: {progress}"
     if last is None:
         text += "; it has not begun to train"
     if written_s is not None:
         result |= {"written_at": utc(written_s), "quiet_s": max(0.0, now_s - written_s)}
+    if written_s is not None and state != "running":
         text += f"; the trace was last written {result['written_at']}"
         if longest_s is not None:
             text += f", its longest step took {longest_s:.3g} s"
-    return {"state": "open", "state_text": text, **result}
+    return {"state": state, "state_text": text, **result}
+
+
+def is_quiet(state: Mapping[str, Any]) -> bool:
+    """Whether the trace of a run that has not ended (`run_state`) was not written for so long that it may have died."""
+    return (state["quiet_s"] or 0.0) > max(QUIET_S, QUIET_STEPS * (state["longest_step_s"] or 0.0))
 
 
 def utc(time_s: float) -> str:

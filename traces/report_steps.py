@@ -13,8 +13,8 @@ from .trace_events import Step, StepEvent
 
 PHASES_S = ("sync_s", "rollout_s", "reward_exposed_s", "train_s", "other_s")
 _SERIES = (
-    "step", "t_s", "kind", "total_s", *PHASES_S, "reward_mean", "trained_samples", "max_tokens", "median_tokens",
-    "decoded_tokens", "deferred",
+    "step", "t_s", "kind", "total_s", *PHASES_S, "reward_mean", "trained_samples", "trained_tokens", "max_tokens",
+    "median_tokens", "decoded_tokens", "deferred",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ samples; those of a step that did not end were not trained, and are left out.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -83,6 +84,24 @@ class RunLog:
         return [event for event in self.events if event["event"] == "plan"]
 
     @property
+    def _start(self) -> dict[str, Any]:
+        """The last start or resume; empty if the trace has none."""
+        return next((event for event in reversed(self.events) if event["event"] in ("run", "resume")), {})
+
+    @property
+    def drains(self) -> bool:
+        """Whether long rounds train what is deferred once the run has its steps; older traces do not say, and did."""
+        return self._start.get("drains") is not False
+
+    @property
+    def ended_s(self) -> list[float]:
+        """When the run was last started, and when each step since then ended, as times of the trace; empty if the trace
+        does not say when it was started."""
+        start = self._start
+        begun = start.get("step") or 0
+        return [float(start["t_s"]), *(float(s.t_s) for s in self.steps if s.step > begun)] if start else []
+
+    @property
     def cold_s(self) -> float | None:
         """Mean seconds from the start of a process until it was ready for its first round; None in older traces."""
         seconds = [float(event["process_s"]) for event in self.events if "process_s" in event]
@@ -98,63 +117,119 @@ class RunLog:
         self.samples = {number: rows for number, rows in self.samples.items() if number <= step}
 
 
+class _Reading:
+    """Reads a trace line by line into `log`: of the samples that were read, those of one step are objects at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.log, self._cold = path, RunLog(), True
+        self._owes = False  # whether steps train what an earlier plan deferred
+        self._rows: dict[int, list[Sample]] = {}  # of steps that have not ended
+        self._by_name: dict[str, dict[int, Any]] = {
+            "streamed": self.log.streamed, "tail": self.log.tails, "balanced": self.log.balanced,
+            "drafts": self.log.drafts,
+        }  # fmt: skip
+
+    def line(self, number: int, line: bytes) -> None:
+        """Read the next line. Raises TraceError for a damaged one, or an event that lacks what it should have."""
+        try:
+            self._event(line)
+        except DamagedEvent as error:
+            raise TraceError(self._path, None, f"{error}; the trace is damaged or of another version") from error
+        except (ValueError, RecursionError) as error:
+            raise not_an_event(self._path, number, error) from error
+
+    def _event(self, line: bytes) -> None:
+        log = self.log
+        head, event = decoded(line)
+        log.last_t_s = float(head.t_s)
+        if isinstance(event, Sample):
+            self._rows.setdefault(event.step, []).append(event)
+        elif isinstance(event, StepEvent):
+            log.steps.append(event)
+            log.restarts += len(event.restarts)
+            if event.step in self._rows:
+                log.samples[event.step] = Samples(self._rows.pop(event.step))
+            if self._cold:
+                log.first_steps.add(event.step)
+                self._cold = False
+            if self._owes:
+                log.plan_from, self._owes = event.step, event.deferred > 0
+        else:
+            log.events.append(event)
+            typed: Any = as_type(event, TYPES[head.event]) if head.event in TYPES else None
+            if head.event in self._by_name:
+                self._by_name[head.event][typed.step] = typed
+            elif head.event == "restart":
+                log.restarts += 1
+            elif head.event == "resume":
+                log.back_to(typed.step)
+                self._rows, self._cold, self._owes = {}, True, typed.owed > 0
+            elif head.event == "plan":
+                log.plan_from, self._owes = typed.step, typed.owed > 0
+
+
 def read_run(path: Path) -> RunLog:
-    """Read a run's trace file, line by line: of the samples that were read, those of one step are objects at a time.
+    """Read a run's trace file.
 
     Raises TraceError for a damaged line or an event that lacks what it should have, FileNotFoundError if it is absent.
     """
-    log, cold = RunLog(), True
-    owed = False  # whether steps train what an earlier plan deferred
-    rows: dict[int, list[Sample]] = {}  # of steps that have not ended
-    by_name: dict[str, dict[int, Any]] = {
-        "streamed": log.streamed, "tail": log.tails, "balanced": log.balanced, "drafts": log.drafts,
-    }  # fmt: skip
+    reading = _Reading(path)
     for number, line in trace_lines(path):
-        try:
-            head, event = decoded(line)
-            log.last_t_s = float(head.t_s)
-            if isinstance(event, Sample):
-                rows.setdefault(event.step, []).append(event)
-            elif isinstance(event, StepEvent):
-                log.steps.append(event)
-                log.restarts += len(event.restarts)
-                if event.step in rows:
-                    log.samples[event.step] = Samples(rows.pop(event.step))
-                if cold:
-                    log.first_steps.add(event.step)
-                    cold = False
-                if owed:
-                    log.plan_from, owed = event.step, event.deferred > 0
-            else:
-                log.events.append(event)
-                typed: Any = as_type(event, TYPES[head.event]) if head.event in TYPES else None
-                if head.event in by_name:
-                    by_name[head.event][typed.step] = typed
-                elif head.event == "restart":
-                    log.restarts += 1
-                elif head.event == "resume":
-                    log.back_to(typed.step)
-                    rows, cold, owed = {}, True, typed.owed > 0
-                elif head.event == "plan":
-                    log.plan_from, owed = typed.step, typed.owed > 0
-        except DamagedEvent as error:
-            raise TraceError(path, None, f"{error}; the trace is damaged or of another version") from error
-        except (ValueError, RecursionError) as error:
-            raise not_an_event(path, number, error) from error
-    return log
+        reading.line(number, line)
+    return reading.log
+
+
+class TraceTail:
+    """Reads a trace while the run writes it.
+
+    Invariants: `log` is what `read_run` gives of the same whole lines; half a line is read once its end is there; no
+    line is read twice, unless the file no longer holds the line that was read last (a run that was begun anew, a write
+    that the disk refused and the run took back): then it is read from its start.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        self._reading, self._offset, self._last, self._lines = _Reading(self._path), 0, b"", 0
+
+    @property
+    def log(self) -> RunLog:
+        """The events so far."""
+        return self._reading.log
+
+    def more(self) -> bool:
+        """Read what was written since the last call; returns whether that was any. Raises TraceError, or OSError if
+        the file cannot be read."""
+        begun = self._offset
+        with self._path.open("rb") as file:
+            if self._offset:
+                file.seek(self._offset - len(self._last))
+                if file.read(len(self._last)) != self._last:
+                    self._begin()
+                    file.seek(0)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._reading.line(self._lines + 1, line)
+                self._lines, self._offset, self._last = self._lines + 1, self._offset + len(line), line
+        return self._offset != begun
 
 
 @dataclass
 class Run:
     """One run, read from its folder; steps that were done again after a resume are in it once.
 
-    `written_s`: when the trace was last written, in seconds since 1970.
+    `written_s`: when the trace was last written, in seconds since 1970. `driven`: whether a process runs it, where
+    somebody looked.
     """
 
     home: Path
     plan: Plan
     log: RunLog
     written_s: float | None = None
+    driven: bool | None = None
 
     @property
     def name(self) -> str:
@@ -195,7 +270,7 @@ class Run:
 def load_run(folder: Path) -> Run:
     """The run in `folder`. Raises InputError if its plan or its trace cannot be read."""
     trace = folder / TRACE
-    plan = _plan(folder / PLAN_COPY)
+    plan = load_plan_copy(folder / PLAN_COPY)
     must_be_readable(trace)
     try:
         return Run(folder, plan, read_run(trace), trace.stat().st_mtime)
@@ -203,6 +278,18 @@ def load_run(folder: Path) -> Run:
         raise InputError(str(error)) from error
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", str(trace)) from error
+
+
+def driver_runs(out: Path) -> bool:
+    """Whether a driver holds the folder's lock."""
+    try:
+        with (out / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def must_be_run_folder(path: Path) -> None:
@@ -255,7 +342,8 @@ def run_files(folder: Path) -> list[Path]:
     return [path for name in (TRACE, PLAN_COPY) for path in (folder / name, *sorted(folder.glob(f"*/{name}")))]
 
 
-def _plan(path: Path) -> Plan:
+def load_plan_copy(path: Path) -> Plan:
+    """The plan that a run was started with. Raises InputError."""
     try:
         return load_plan(path)
     except InputError as error:

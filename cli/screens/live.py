@@ -1,4 +1,5 @@
-"""The live view of `execute`: for each run its step, seconds by phase and reward, measured beside predicted.
+"""The live view of `execute` and `watch`: for each run its step, the time that it has left, seconds by phase and
+reward, measured beside predicted.
 
 On a terminal the view is redrawn in place; elsewhere, and for a co-execution group, each step is one line, so that logs
 stay readable."""
@@ -6,37 +7,68 @@ stay readable."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
-from ...plans.phrases.numbers import count
+from ...plans.phrases.numbers import count, duration
 from ...plans.phrases.tables import right
 from ...plans.schema.groups_plan import GroupMember
 from ...plans.schema.plan import Plan
+from ...traces.time_left import time_left_s
 from .bars import table
 
 # Drawing takes CPU time from the engines, and nobody reads faster than this.
 REFRESH_PER_S = 2
 
+BAR_WIDTH = 32
+
 
 @dataclass
 class _Row:
     plan: Plan
+    steps: int
+    drains: bool = True
     records: list[Any] = field(default_factory=list)
+    ended_s: list[float] = field(default_factory=list)  # the start, and the end of each step since then
+    state: str = ""
+
+    def left_s(self, now_s: float) -> float:
+        """Seconds until the run has its steps."""
+        left_s = time_left_s(self.plan, self.records, self.steps, self.ended_s, self.drains)
+        return max(0.0, left_s - (now_s - self.ended_s[-1] if self.ended_s else 0.0))
+
+    @property
+    def of_steps(self) -> int:
+        """Steps that the run was asked for, or more where it trains what it deferred."""
+        return max(self.records[-1].step if self.records else 0, self.steps)
 
 
 class LiveView:
-    """Implements `executor.turns.Watcher`; use as a context manager."""
+    """Implements `executor.turns.Watcher`; use as a context manager.
 
-    def __init__(self, plans: dict[str, Plan], steps: int, *, quiet: bool = False, console: Console | None = None):
-        self._rows = {name: _Row(plan) for name, plan in plans.items()}
-        self._steps = steps
+    `drains`: whether runs train what they have deferred after their `steps`; `now_s`: a clock in seconds.
+    """
+
+    def __init__(
+        self,
+        plans: dict[str, Plan],
+        steps: int,
+        *,
+        quiet: bool = False,
+        console: Console | None = None,
+        drains: bool = True,
+        now_s: Callable[[], float] = time.monotonic,
+    ):
+        self._rows = {name: _Row(plan, steps, drains) for name, plan in plans.items()}
         self._quiet = quiet
+        self._now_s = now_s
         self._console = console or Console(stderr=quiet)
         self._phase = ""
         self._round: tuple[str, str, int, Callable[[], Any], float] | None = None
@@ -66,21 +98,46 @@ class LiveView:
     def round_begins(self, name: str, kind: str, step: int, progress: Callable[[], Any]) -> None:
         """A round begins."""
         self._phase = ""
+        row = self._rows[name]
+        row.ended_s = row.ended_s or [self._now_s()]
         self._round = (name, kind, step, progress, time.perf_counter())
+
+    def run_is(
+        self,
+        name: str,
+        plan: Plan,
+        steps: int,
+        drains: bool,
+        records: Sequence[Any],
+        ended_s: Sequence[float],
+        state: str,
+    ) -> None:
+        """What another process's run has done so far, as its trace tells: all its steps, when it was last started and
+        each step since then ended by this view's clock, and its state, shown in place of the time that is left if it is
+        not empty."""
+        self._rows[name] = _Row(plan, steps, drains, list(records), list(ended_s), state)
 
     def step_done(self, name: str, record: Any) -> None:
         """A step ended."""
         row = self._rows[name]
         row.records.append(record)
-        predicted, steps = self._predicted(row.plan, record.kind), max(record.step, self._steps)
+        if row.ended_s:
+            row.ended_s.append(self._now_s())
+        self.step_line(name, record)
+
+    def step_line(self, name: str, record: Any) -> None:
+        """Tell of a step, the last one of its run, where there is no terminal."""
+        row = self._rows[name]
+        predicted, left_s = self._predicted(row.plan, record.kind), row.left_s(self._now_s())
         self._line(
-            f"{name} {record.step}/{steps} {record.kind:5} {record.total_s:6.2f} s (predicted {predicted:.2f})  "
+            f"{name} {record.step}/{row.of_steps} {record.kind:5} {record.total_s:6.2f} s (predicted {predicted:.2f})  "
             f"rollout {record.rollout_s:.2f}  train {record.train_s:.2f}  sync {record.sync_s:.2f}  "
             f"reward {record.reward_mean:.3f}  longest {record.max_tokens}  deferred {record.deferred}"
             + (f"  queue of {len(record.ages)}, oldest {max(record.ages)} long rounds" if record.ages else "")
             + (f"  waited up to {max(record.waits)}" if record.waits else "")
+            + (f"  about {duration(left_s)} left" if left_s else "")
         )
-        for outcome, number in record.reward_failures.items():
+        for outcome, number in (record.reward_failures or {}).items():
             self.note(f"{name} step {record.step}: {outcome} of {count(number, 'sample')}; the report says why")
 
     def note(self, text: str) -> None:
@@ -90,8 +147,9 @@ class LiveView:
             self._console.print(text)
 
     def plan_changed(self, name: str, plan: Plan) -> None:
-        """A run goes on by another plan: means from now on are of its steps."""
-        self._rows[name] = _Row(plan)
+        """A run goes on by another plan: means from now on are of its steps, and of the last one before."""
+        row = self._rows[name]
+        self._rows[name] = _Row(plan, row.steps, row.drains, row.records[-1:])
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
@@ -106,24 +164,28 @@ class LiveView:
         return chosen.step_s.mean
 
     def _render(self) -> Group:
-        figures = ["step", "s/step", "predicted", "rollout", "reward wait", "train", "sync"]
+        figures = ["s/step", "predicted", "rollout", "reward wait", "train", "sync"]
         figures += ["reward", "longest", "deferred"]
         drawn = table(["run", "mode", *right(figures)], overflow="ellipsis")
         for name, row in self._rows.items():
             drawn.add_row(name, row.plan.job.bias.mode, *self._cells(row))
-        return Group(drawn, self._tail())
+        bars = Table.grid(padding=(0, 2, 0, 0))
+        for name, row in self._rows.items():
+            done = row.records[-1].step if row.records else 0
+            left = row.state or f"about {duration(row.left_s(self._now_s()))} left"
+            bars.add_row(name, ProgressBar(row.of_steps, done, width=BAR_WIDTH), f"step {done} of {row.of_steps}", left)
+        return Group(drawn, bars, self._tail())
 
     def _cells(self, row: _Row) -> list[str]:
         records = row.records
         if not records:
-            return ["0/" + str(self._steps), "-", f"{row.plan.predicted.step_s.mean:.2f}", *["-"] * 7]
+            return ["-", f"{row.plan.predicted.step_s.mean:.2f}", *["-"] * 7]
         last = records[-1]
 
         def mean(attribute: str) -> str:
             return f"{sum(getattr(r, attribute) for r in records) / len(records):.2f}"
 
         return [
-            f"{last.step}/{max(last.step, self._steps)}",
             mean("total_s"),
             f"{row.plan.predicted.step_s.mean:.2f}",
             mean("rollout_s"),

@@ -6,7 +6,8 @@ each, without control characters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...plans.diff.change import UNKNOWN
@@ -18,6 +19,7 @@ from ...plans.phrases.numbers import (
     deviation,
     deviation_text,
     digits,
+    duration,
     is_finite,
     machine_text,
     model_error_text,
@@ -72,8 +74,7 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     lines += _coverage(detail)
     first, last = (_figure(detail[key], "{:.3f}".format) for key in ("reward_first", "reward_last"))
     lines.append(f"  reward {first} -> {last}  {spark(detail['rewards'])}  first and last fifth of the steps")
-    for evaluated in detail.get("evaluations", ()):
-        lines.append(f"  {evaluation_text(evaluated)}")
+    lines += _evaluations(detail.get("evaluations", ()))
     for name, part in (detail.get("reward_parts") or {}).items():
         others = ", ".join(f"{one_line(o)} {n}" for o, n in part["outcomes"].items() if o != "ok")
         mean = _figure(part["mean"], "{:.3f}".format)
@@ -107,6 +108,20 @@ def run_text(name: str, detail: dict[str, Any]) -> str:
     )
     lines += [*_training(detail), *_checkpoints(detail), *_missing_engines(detail)]
     return "\n".join([*lines, *_incidents(detail)])
+
+
+def _evaluations(evaluated: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The curve of a run's evaluations, and of them the first, the best and the last."""
+    if len(evaluated) < 2:
+        return [f"  {evaluation_text(each)}" for each in evaluated]
+    curve = [each["reward"][0] for each in evaluated]
+    first, last = (_figure(value, "{:.3f}".format) for value in (curve[0], curve[-1]))
+    best = max(evaluated, key=lambda each: each["reward"][0] if is_finite(each["reward"][0]) else -math.inf)
+    shown = {each["step"]: each for each in (evaluated[0], best, evaluated[-1])}
+    return [
+        f"  evaluated reward {first} -> {last}  {spark(curve)}  {count(len(evaluated), 'evaluation')}",
+        *(f"    {evaluation_text(each)}{' (the best)' * (each is best)}" for _, each in sorted(shown.items())),
+    ]
 
 
 def waits_text(waits: Mapping[str, Any]) -> str:
@@ -241,7 +256,12 @@ def _state(detail: dict[str, Any]) -> list[str]:
     from ...traces.report_state import ago
 
     quiet_s = detail.get("quiet_s")
-    return [f"  {one_line(detail['state_text'])}" + ("" if quiet_s is None else f"; quiet for {ago(quiet_s)}")]
+    left_s = detail.get("left_s")
+    return [
+        f"  {one_line(detail['state_text'])}"
+        + ("" if quiet_s is None else f"; quiet for {ago(quiet_s)}")
+        + ("" if not left_s else f"; about {duration(left_s)} left")
+    ]
 
 
 def _speed(detail: dict[str, Any]) -> list[str]:

@@ -19,6 +19,7 @@ Every word is one token. Prompts need no special token: what a tokenizer would a
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 SYMBOLS = 384
@@ -70,6 +71,18 @@ def draw_hunt(rng: random.Random, keys: int) -> Hunt:
     """A prompt with `keys` distinct keys (1 to SYMBOLS) and independent values."""
     assert 1 <= keys <= SYMBOLS, keys
     return Hunt(tuple((symbol, rng.randrange(VALUES)) for symbol in rng.sample(range(SYMBOLS), keys)))
+
+
+def draw_held_out(seed: int, prompts: int, trained: Collection[Hunt]) -> list[Hunt]:
+    """`prompts` different prompts that are not among those that are `trained`, all with the most keys of DIFFICULTY, so
+    that their responses are short: an evaluation waits for its longest one, and what is learnt is the same for all."""
+    rng, known = random.Random(f"{seed}:held out"), set(trained)
+    hunts: dict[Hunt, None] = {}
+    while len(hunts) < prompts:
+        hunt = draw_hunt(rng, DIFFICULTY[-1][0])
+        if hunt not in known:
+            hunts[hunt] = None
+    return list(hunts)
 
 
 def draw_data(seed: int, prompts: int) -> list[Hunt]:

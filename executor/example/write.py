@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,10 @@ from ..processes.host import cpu_name
 from . import task
 
 PROMPTS = 2048
+HELD_OUT, EVALUATED_EVERY, EVALUATED_SAMPLES = 32, 8, 2
+"""Prompts of an evaluation, steps between two, and responses to a prompt. Few: on two cores an evaluation then takes
+about as long as half a step."""
+
 MIN_KV_BYTES, MAX_KV_BYTES = 250_000_000, 1_000_000_000
 
 
@@ -62,6 +66,11 @@ def job_document(seed: int) -> Job:
                 # A hunt that the cap cut short is no worse than one that chance let end: it must not be punished.
                 "mask_truncated": True,
                 "seed": seed,
+            },
+            "evaluate": {
+                "data": "held_out.jsonl",
+                "every_steps": EVALUATED_EVERY,
+                "samples_per_prompt": EVALUATED_SAMPLES,
             },
             "search": {"tp": [1], "micro_batch_tokens": [4096, 8192]},
             "slo": {"step_p95_s": None},
@@ -137,6 +146,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
+def _write_rows(path: Path, letter: str, hunts: Sequence[task.Hunt]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for index, hunt in enumerate(hunts):
+            row = {"id": f"{letter}{index:05d}", "prompt": hunt.prompt, "answer": hunt.answer}
+            file.write(json.dumps(row) + "\n")
+
+
 def write_example(
     folder: Path, seed: int = 0, phases: Any = None, on_step: Callable[[int, int, float], None] | None = None
 ) -> dict[str, Any]:
@@ -173,10 +189,9 @@ def write_example(
         disable_progress_bar()  # one small file
         model.save_pretrained(building / "model")
         warmup.make_tokenizer().save_pretrained(building / "model")
-        with (building / "data.jsonl").open("w", encoding="utf-8", newline="\n") as file:
-            for index, hunt in enumerate(task.draw_data(seed, PROMPTS)):
-                row = {"id": f"k{index:05d}", "prompt": hunt.prompt, "answer": hunt.answer}
-                file.write(json.dumps(row) + "\n")
+        data = task.draw_data(seed, PROMPTS)
+        _write_rows(building / "data.jsonl", "k", data)
+        _write_rows(building / "held_out.jsonl", "h", task.draw_held_out(seed, HELD_OUT, data))
         cluster = detect_cluster()
         write_document(cluster, building / "cluster.yaml")
         write_document(job_document(seed), building / "job.yaml")

@@ -37,7 +37,7 @@ def timeline(predicted: Predicted, bars: Sequence[RoundBar]) -> Chart:
         top += len(LANES) + 1.3
     end = max((bar.begin_s + bar.seconds for bar in bars), default=1.0)
     chart.update_layout(
-        xaxis=axis("seconds from the round's beginning", range=[0, 1.01 * end], nticks=9),
+        xaxis=axis("seconds into the round", range=[0, 1.01 * end], nticks=9),
         yaxis=lanes(labels, -0.6, top - 0.6),
     )
     legend = (
@@ -139,7 +139,7 @@ def one_round(key: str, name: str, detail: Mapping[str, Any]) -> Chart | None:
             draw_bar(chart, [ended - began], [position], 0.62, colour, hover, base=[began])
     end_s = round_["end_s"]
     chart.update_layout(
-        xaxis=axis("seconds from the round's beginning", range=[0, 1.01 * end_s], nticks=9),
+        xaxis=axis("seconds into the round", range=[0, 1.01 * end_s], nticks=9),
         yaxis=lanes(labels, -0.6, len(rows) - 0.4),
     )
     engines = [row for row in round_["rows"] if row["what"] == "decode"]

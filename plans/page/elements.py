@@ -185,15 +185,25 @@ def _environment() -> Environment:
     return environment
 
 
-def render(template: str, title: str, subtitle: str, **content: Any) -> str:
-    """Return a page: a template of this package, filled with text and elements."""
+Live = Literal["", "page", "content"]
+"""Whether a page is complete and stays as it is, or follows a server, or is the content that the server gives it."""
+
+
+def render(template: str, title: str, subtitle: str, live: Live = "", **content: Any) -> str:
+    """Return a page: a template of this package, filled with text and elements.
+
+    `live`: the page follows the server that it came from (templates/live.js), or what it takes from there, without
+    scripts.
+    """
     from plotly.offline import get_plotlyjs
 
-    library = get_plotlyjs()
+    library = get_plotlyjs() if live != "content" else ""
     assert "</script" not in library.lower(), "plotly.js cannot be put into a page"
     files = resources.files(__package__).joinpath("templates")
-    css, js = (Markup(files.joinpath(name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
+    scripts = {"": ["page.js"], "page": ["page.js", "live.js"], "content": []}[live]
+    css, *js = (Markup(files.joinpath(name).read_text(encoding="utf-8")) for name in ("page.css", *scripts))
     page = _environment().get_template(template)
     return page.render(
-        title=title, subtitle=subtitle, version=__version__, css=css, js=js, plotly=Markup(library), **content
-    )
+        title=title, subtitle=subtitle, version=__version__, live=bool(live), css=css, js=Markup("").join(js),
+        plotly=Markup(library), **content,
+    )  # fmt: skip

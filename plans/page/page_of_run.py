@@ -10,6 +10,7 @@ from ..phrases.numbers import (
     count,
     deviation_text,
     digits,
+    duration,
     fixed,
     is_finite,
     machine_text,
@@ -23,21 +24,22 @@ from ..phrases.sentences import as_trained_text, listed
 from ..phrases.tables import Table, right
 from . import charts_many_runs, charts_one_run, charts_round
 from .charts_one_run import Detail
-from .elements import Banner, Card, Tone, mark, render, run_colours
+from .elements import Banner, Card, Live, Tone, mark, render, run_colours
 
 MAX_INCIDENTS = 100
 
 _TONES: dict[str, Tone] = {
-    "finished": "good", "stopped": "warn", "failed": "bad", "open": "warn",
+    "finished": "good", "running": "good", "stopped": "warn", "failed": "bad", "died": "bad", "open": "warn",
 }  # fmt: skip
 
 
-def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = None) -> str:
+def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = None, live: Live = "") -> str:
     """Return the page of one or several runs.
 
     Args:
         report: what `rlplan report --json` prints (traces/report.py), NaN replaced by None.
         written_at: now, in UTC; the page of a run that has not ended shows it, since it may be opened days later.
+        live: as `render` has it.
     """
     runs: dict[str, Detail] = dict(report["runs"])
     stepped = {name: detail for name, detail in runs.items() if detail["steps"]}
@@ -45,12 +47,15 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
     named = [name if name == detail["mode"] else f"{name} (mode {detail['mode']})" for name, detail in runs.items()]
     subtitle = f"{count(len(runs), 'run')}: {listed(named)}"
     banners = [Banner(f"Left out: {message}") for message in report["unreadable"].values()]
-    unfinished = {n: d for n, d in runs.items() if d["state"] in ("open", "failed") or not d["steps"]}
+    unfinished = {n: d for n, d in runs.items() if d["state"] in ("open", "died", "failed") or not d["steps"]}
     banners += [_state(name, detail, written_at) for name, detail in unfinished.items()]
     charts = None
     if stepped:
         drawn = (
             charts_many_runs.reward(stepped, colours),
+            charts_many_runs.evaluations(stepped, colours),
+            charts_many_runs.step_seconds(stepped, colours),
+            charts_many_runs.step_lengths(stepped, colours),
             charts_many_runs.lengths(stepped, colours),
             charts_many_runs.comparison(stepped, colours),
             charts_many_runs.waste(stepped),
@@ -61,6 +66,7 @@ def run_page(report: Mapping[str, Any], *, title: str, written_at: str | None = 
         "run.html.j2",
         title,
         subtitle,
+        live,
         banners=banners,
         cards=headline(runs),
         overview=_overview(runs, colours),
@@ -76,7 +82,7 @@ def _state(name: str, detail: Detail, written_at: str | None) -> Banner:
     if detail["state"] == "open" and written_at is not None:
         text += f" This page was written {written_at}."
     text += "" if detail["steps"] else " Only its plan's predictions are shown."
-    return Banner(text, "bad" if detail["state"] == "failed" else "warn")
+    return Banner(text, "bad" if detail["state"] in ("failed", "died") else "warn")
 
 
 def headline(runs: Mapping[str, Detail]) -> list[Card]:
@@ -85,13 +91,14 @@ def headline(runs: Mapping[str, Detail]) -> list[Card]:
     name, detail = min(runs.items(), key=lambda item: (not item[1]["steps"], order.get(item[1]["mode"], 5), item[0]))
     prefix = f"{name}: " if len(runs) > 1 else ""
     states = [d["state"] for d in runs.values()]
-    worst = next((s for s in ("failed", "open", "stopped", "finished") if s in states), "open")
-    state_names = {"open": "running or died"}
+    worst = next((s for s in ("failed", "died", "open", "running", "stopped", "finished") if s in states), "open")
+    left = [d["left_s"] for d in runs.values() if is_finite(d.get("left_s"))]
     counts = "; ".join(
         f"{n} {d['steps']:,}" + (f" of {d['steps_wanted']:,}" if (d["steps_wanted"] or -1) >= d["steps"] else "")
         for n, d in runs.items()
     )
-    state = Card("State", state_names.get(worst, worst), f"{counts} steps", _TONES[worst])
+    text = f"{counts} steps" + (f"; about {duration(max(left))} left" if left else "")
+    state = Card("State", "running or died" if worst == "open" else worst, text, _TONES[worst])
     predicted_s = seconds(detail["step_s_predicted"])
     if not detail["steps"]:
         return [state, Card("Seconds a step", NONE, f"{prefix}predicted {predicted_s}")]

@@ -47,6 +47,16 @@ def seconds(value: float | None) -> str:
     return f"{digits(1000 * value, 2)} ms" if 0 < abs(value) < 0.1 else f"{digits(value)} s"
 
 
+def duration(value: float | None) -> str:
+    """Return a time to wait in the unit that fits: `42 s`, `7 min`, `3.4 h`, `2.1 days`."""
+    if not is_finite(value):
+        return NONE
+    for unit, size, places in (("days", 86400, 1), ("h", 3600, 1), ("min", 60, 0)):
+        if value >= 1.5 * size:
+            return f"{value / size:.{places}f} {unit}"
+    return f"{value:.0f} s"
+
+
 def span(low: float, high: float) -> str:
     """Return a range of seconds: `1.29–1.55 s`."""
     if seconds(low) == seconds(high):

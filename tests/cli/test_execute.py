@@ -21,7 +21,9 @@ from rlplan.executor.placement.live_checks import LiveCheck
 from rlplan.executor.placement.run_placement import Room, place
 from rlplan.executor.prepare import Options
 from rlplan.plans.check.finding import Finding
+from rlplan.plans.phrases.numbers import duration
 from rlplan.plans.schema.plan import load_plan
+from rlplan.traces.time_left import time_left_s
 
 from ..group_documents import group, groups_plan
 from .command_line import data, printed
@@ -173,12 +175,13 @@ def test_each_step_is_a_line_where_there_is_no_terminal():
         view.step_done("a", step(2, "long"))
     lines = out.getvalue().splitlines()
     parts = "rollout 1.50  train 0.25  sync 0.12  reward 0.500  longest 99  deferred 3"
+    left = [f"  about {duration(time_left_s(plan, done, 5))} left" for done in ([step(1)], [step(1), step(2, "long")])]
     assert lines == [
         "starting engines",
-        f"a 1/5 short   2.00 s (predicted {rounds.short.step_s.mean:.2f})  {parts}",
+        f"a 1/5 short   2.00 s (predicted {rounds.short.step_s.mean:.2f})  {parts}{left[0]}",
         "a step 1: infra_failed of 2 samples; the report says why",
         f"a 2/5 long    2.00 s (predicted {rounds.long.step_s.mean:.2f})  {parts}  queue of 2, oldest 2 long rounds"
-        "  waited up to 3",
+        f"  waited up to 3{left[1]}",
     ]
     with LiveView({"a": plan}, 5, quiet=True, console=Console(file=out, width=40)) as view:
         view.step_done("a", step(1))
@@ -201,8 +204,10 @@ def test_a_terminal_has_a_row_for_each_run_and_the_round_below():
     assert "long round" not in out.getvalue()[len(drawn) :]
     mode, mean, long = plan.job.bias.mode, plan.predicted.step_s.mean, plan.predicted.rounds.long.step_s.mean
     rows = [line.split() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn).splitlines()]
-    assert ["a", mode, "2/5", "2.50", f"{mean:.2f}", "1.50", "0.06", "0.25", "0.12", "0.500", "99", "3"] in rows
-    assert ["b", mode, "0/5", "-", f"{mean:.2f}", *["-"] * 7] in rows
+    assert ["a", mode, "2.50", f"{mean:.2f}", "1.50", "0.06", "0.25", "0.12", "0.500", "99", "3"] in rows
+    assert ["b", mode, "-", f"{mean:.2f}", *["-"] * 7] in rows
+    clean = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
+    assert re.search(r"a +\S+ +step 2 of 5 +about \d+ s left", clean) and re.search(r"b +step 0 of 5 +about", clean)
     assert re.search(
         rf"a step 3, long round: +\d+\.\d of {long:.1f} s; 4 decoding, 5 finished, 6 scored, 7 aborted", drawn
     )

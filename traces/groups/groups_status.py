@@ -5,13 +5,12 @@ No process is asked, so it works on any host that sees the folder, and for group
 
 from __future__ import annotations
 
-import fcntl
 import time
 from pathlib import Path
 from typing import Any
 
 from ...plans.yaml.errors import InputError
-from ..run_log import LOCK
+from ..run_log import driver_runs
 from .group_journal import GroupJournal, load_journal
 from .group_report import group_report
 from .groups_folder import bounds_of, group_folders, moves_of
@@ -98,15 +97,3 @@ def _state(journal: GroupJournal, name: str, phases: dict[str, str], running: bo
     if name in journal.running:
         return "paused"
     return "starting" if name in journal.absent else "waits"
-
-
-def driver_runs(out: Path) -> bool:
-    """Whether a driver holds the folder's lock."""
-    try:
-        with (out / LOCK).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

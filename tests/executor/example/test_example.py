@@ -11,6 +11,7 @@ import torch
 
 from rlplan.executor.example import task
 from rlplan.executor.rewards.keyhunt import score
+from rlplan.plans.schema.job import load_job
 from rlplan.plans.yaml.errors import InputError
 
 PROMPT = "keys n17 =c n83 =f n5 =a ?"
@@ -161,10 +162,16 @@ def test_an_example_is_a_whole_folder_or_none(tmp_path: Path, monkeypatch: pytes
     cosine = [0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(4)]
     ramp = (0.5, 1.0, 1.0, 1.0)
     assert rates == pytest.approx([1.5e-3 * r * max(0.03, c) for r, c in zip(ramp, cosine, strict=True)])
-    files = {"cluster.yaml", "data.jsonl", "job.yaml", "model/config.json", "model/tokenizer.json"}
+    files = {"cluster.yaml", "data.jsonl", "held_out.jsonl", "job.yaml", "model/config.json", "model/tokenizer.json"}
     assert files < set(facts["files"]) and (facts["prompts"], facts["seed"], facts["kind"]) == (20, 5, "cpu")
     rows = [json.loads(line) for line in (tmp_path / "demo" / "data.jsonl").read_text().splitlines()]
     assert rows[1]["id"] == "k00001" and rows[0]["answer"] and len(rows) == 20
+    held_out = [json.loads(line) for line in (tmp_path / "demo" / "held_out.jsonl").read_text().splitlines()]
+    assert len({row["id"] for row in [*rows, *held_out]}) == 20 + write.HELD_OUT
+    assert {len(row["answer"]) for row in held_out} == {80}
+    assert len({row["prompt"] for row in [*rows, *held_out]}) == 20 + write.HELD_OUT
+    evaluated = load_job(tmp_path / "demo" / "job.yaml").evaluate
+    assert evaluated is not None and evaluated.data == "held_out.jsonl"
     assert (tmp_path / "demo").stat().st_mode & 0o777 == 0o755
     cluster = write.detect_cluster().pools["main"]
     assert cluster.accelerators.per_node == cluster.cores == write.available_cores()

@@ -70,13 +70,15 @@ class Opened:
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    """Open HTML from a file without a network, at a width, and wait until it is drawn."""
+    """Open HTML from a file without a network, or an address of this machine, at a width; wait until it is drawn."""
     contexts = []
 
-    def opened_(html, width=1280, scheme="light"):
+    def opened_(html, width=1280, scheme="light", url=None):
         file = tmp_path / f"page-{len(contexts)}.html"
         file.write_text(html, encoding="utf-8")
-        context = browser.new_context(offline=True, viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context = browser.new_context(
+            offline=url is None, viewport={"width": width, "height": 900}, color_scheme=scheme
+        )
         contexts.append(context)
         page = context.new_page()
         found = Opened(page)
@@ -84,7 +86,7 @@ def opened(browser, tmp_path):
         page.on("pageerror", lambda error: found.said.append(str(error)))
         page.on("request", lambda request: found.requests.append(request.url))
         page.on("dialog", lambda dialog: (found.dialogs.append(dialog.message), dialog.dismiss()))
-        page.goto(file.as_uri())
+        page.goto(url or file.as_uri())
         page.wait_for_selector("body[data-drawn]", state="attached", timeout=30_000)
         return found
 

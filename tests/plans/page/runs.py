@@ -112,6 +112,12 @@ def _with_all(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 "drafted_at": [9, 5, 1], "accepted_at": [8, 1, 0], "batches": {"3": batch, "12": batch},
                 "ahead": [odd, 30], "index_bytes": 5000 - number, "history_bytes": 700 * number,
             }  # fmt: skip
+            if number % 2 == 0:
+                avg, chance = 0.25 + 0.05 * number, {"1": [0.5, 0.1], "4": [0.7 + 0.02 * number, None]}
+                yield {
+                    "event": "evaluation", **common, "prompts": 9, "samples": 4, "reward": [avg, 0.1],
+                    "pass_at": chance, "mean_tokens": 50.0, "truncated": 0.1, "failed": odd, "seconds": 3.0,
+                }  # fmt: skip
             shares = {"logprob_beyond_share": 0.01 * number, "logprob_max_abs_diff": 1e-5 * (7 - number)}
             yield event | {
                 "engines": 2 - (number == 2), "engines_missing": int(number == 2), "deferred": 8,

@@ -1,12 +1,16 @@
 """Pages as a browser shows them: offline, silent, drawn, and no wider than the screen."""
 
+import time
+
 import numpy as np
 import pytest
 
+from rlplan.cli.watch import PageServer
 from rlplan.plans.page.page_of_plan import plan_page
 from rlplan.plans.page.page_of_run import run_page
 from rlplan.traces.kept_samples import samples_file, write_samples
 from rlplan.traces.report import report
+from rlplan.traces.watched_runs import WatchedRuns
 
 from ...traces.kept import kept
 from ..conftest import PLAN_TEXT
@@ -19,7 +23,8 @@ CHARTS = {
     "compare": {"steps", "speed-cost", "shares"},
     "audit": {"lengths", "steps", "prompts"},
     "groups": {"costs", "slowdowns", "memory", "timeline-g1"},
-    "run": {"reward", "lengths", "comparison", "waste"} | {f"{c}-{i}" for c in ("steps", "phases") for i in range(3)}
+    "run": {"reward", "step-seconds", "step-lengths", "lengths", "comparison", "waste"}
+    | {f"{c}-{i}" for c in ("steps", "phases") for i in range(3)}
     | {"shape-0", "shape-2"},
 }  # fmt: skip
 
@@ -84,6 +89,64 @@ def test_hostile_text_is_shown_and_not_run(plan, tmp_path, opened):
     assert f"several steps: {evil}" in found.page.inner_text("body")
     assert found.dialogs == [] and found.said == [] and found.page.evaluate(UNDRAWN) == []
     assert name in found.page.inner_text("body") and "</script><script>alert(2)" in found.page.inner_text("body")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_page_that_follows_a_run_leaves_the_reader_in_place(width, tmp_path, opened):
+    whole = write_run(tmp_path / "whole", PLAN_TEXT, "exact", steps=8, full=True)
+    events = (whole / "trace.jsonl").read_text().splitlines(keepends=True)
+    ends = [place for place, line in enumerate(events) if '"event": "step"' in line]
+    home = tmp_path / "run"
+    home.mkdir()
+    (home / "plan.yaml").write_text((whole / "plan.yaml").read_text())
+    (home / "trace.jsonl").write_text("".join(events[: ends[3] + 1]))
+    for number in (1, 2, 3):
+        write_samples(samples_file(home, number), [kept(number, sample) for sample in range(4)])
+    watched = WatchedRuns([home])
+    with PageServer(watched, None, "run") as server:
+        found = opened("", width, url=server.url)
+        page = found.page
+        page.evaluate("""() => {
+            document.querySelectorAll('details').forEach((each, place) => { each.open = place % 3 === 1; });
+            document.querySelector('#reward .chart').dataset.mine = 1;
+            document.querySelector('#reward').scrollIntoView();
+        }""")
+        top = page.evaluate(REWARD_TOP)
+        opened_before = page.evaluate(OPEN_DETAILS)
+        assert "step 4 of 40" in page.inner_text(".live") and "4 of 40" in page.inner_text(".card")
+        with (home / "trace.jsonl").open("a") as file:
+            file.write("".join(events[ends[3] + 1 : ends[7] + 1]))
+        watched.look()
+        server.wake()
+        until(page, "document.querySelector('.card').innerText.includes('8 of 40')")
+        assert "step 8 of 40" in page.inner_text(".live")
+        assert page.evaluate("document.querySelector('#reward .chart').dataset.mine") == "1"
+        assert page.evaluate(REWARD_TOP) == pytest.approx(top, abs=2) and page.evaluate("scrollY") > 200
+        assert page.evaluate(OPEN_DETAILS) == opened_before and "1" in opened_before
+        # The charts are those of the new content, drawn.
+        until(page, "document.querySelector('#reward .chart').data[0].x.length === 8")
+        assert {key for key, *_ in page.evaluate(BOXES)} >= {"reward", "evaluations", "step-lengths", "steps-0"}
+        assert page.evaluate(UNDRAWN) == [] and page.evaluate(CUT_TEXTS) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert found.said == [] and {url.split("/")[2] for url in found.requests} <= {f"127.0.0.1:{server.port}", ""}
+        (home / "trace.jsonl").write_text("".join(events))
+        watched.look()
+        server.wake()
+        until(page, "document.querySelector('.live').innerText === 'ended'")
+    page.wait_for_timeout(200)
+    assert page.inner_text(".live") == "ended", "the server said that it goes"
+
+
+def until(page, script):
+    """Wait until a script gives true; the page's policy does not let Playwright's own waiting in."""
+    deadline = time.monotonic() + 30
+    while not page.evaluate(script):
+        assert time.monotonic() < deadline, script
+        page.wait_for_timeout(50)
+
+
+REWARD_TOP = "document.querySelector('#reward').getBoundingClientRect().top"
+OPEN_DETAILS = "[...document.querySelectorAll('details')].map((each) => +each.open).join('')"
 
 
 def test_a_page_is_printed_light_and_as_wide_as_the_paper(html, opened):
