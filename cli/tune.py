@@ -185,6 +185,9 @@ def _for_running(tuned: Tuned, force: Documents) -> Tuned:
     if kept is not None and abs(kept.predicted.seconds_per_sample / predicted - 1.0) <= tuned.error:
         kept = None
     old = force.plan.job.loss
+    if kept is not None:
+        same = kept.job.model_copy(update={"loss": old})
+        kept = kept.model_copy(update={"job": same, "decisions_sha256": job_decisions(same)})
     loss = tuned.plan.job.loss.model_copy(update={"samples": old.samples, "tokens": old.tokens})
     job = tuned.plan.job.model_copy(update={"loss": loss})
     plan = tuned.plan.model_copy(update={"job": job, "decisions_sha256": job_decisions(job)})

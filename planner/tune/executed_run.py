@@ -69,7 +69,8 @@ class ExecutedStep(StepEvent, kw_only=True):
 @dataclass(frozen=True)
 class ExecutedRun:
     """A run folder. `plan_path`, the plan it was started with, and `cold_s`, mean seconds of a start, are None in older
-    traces. `allowed`: what its job says of drafts."""
+    traces. `allowed`: what its job says of drafts. `speed_changed`: its steps are those since the machine's speed
+    changed."""
 
     home: Path
     plan: Plan
@@ -77,6 +78,7 @@ class ExecutedRun:
     plan_path: Path | None = None
     allowed: SearchDrafts | None = None
     cold_s: float | None = None
+    speed_changed: bool = False
 
     @property
     def plan_copy(self) -> Path:

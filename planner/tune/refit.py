@@ -74,9 +74,14 @@ class FittedLine:
 
 
 def fit_line(
-    expected: Sequence[float], measured: Sequence[float], overhead: float, least_overhead: float = 0.0
+    expected: Sequence[float],
+    measured: Sequence[float],
+    overhead: float,
+    least_overhead: float = 0.0,
+    speed_changed: bool = False,
 ) -> FittedLine:
-    """Fit measured seconds by expected ones (both without overhead), prior at `overhead` and factor 1.
+    """Fit measured seconds by expected ones (both without overhead), prior at `overhead` and factor 1; where the
+    machine's speed is known to have changed, at both times the median ratio of the rounds.
 
     Args:
         expected: positive seconds.
@@ -90,8 +95,9 @@ def fit_line(
     scale = float(np.median(m)) or float(m.mean())
     if scale <= 0:
         return FittedLine(overhead, 1.0, FACTOR_PRIOR, FACTOR_PRIOR, len(m))
-    prior = np.array([overhead, 1.0])
-    precision = np.array([1.0 / (OVERHEAD_PRIOR * scale) ** 2, 1.0 / FACTOR_PRIOR**2])
+    centre = float(np.median(m / (x + overhead))) if speed_changed else 1.0
+    prior = np.array([centre * overhead, centre])
+    precision = np.array([1.0 / (OVERHEAD_PRIOR * scale) ** 2, 1.0 / (centre * FACTOR_PRIOR) ** 2])
     solution = np.array([overhead, max(0.05, scale / float(np.median(x)))])
     noise = 0.1
     for _ in range(20):
@@ -196,6 +202,7 @@ def refit(profile: Profile, run: ExecutedRun, replays: Sequence[Replayed]) -> Re
             [max(1e-9, r.times.decode_end_s - base.round_s) for r in items],
             [r.step.round_s for r in items],
             base.round_s,
+            speed_changed=run.speed_changed,
         )
         sync[layout] = fit_ratio([r.sync_s for r in items], [r.step.sync_s for r in items], SYNC_PRIOR)
     updates: dict[TrainCost, FittedLine] = {}
@@ -211,6 +218,7 @@ def refit(profile: Profile, run: ExecutedRun, replays: Sequence[Replayed]) -> Re
                 [r.step.train_s for r in trained],
                 train.step_s,
                 least_overhead(profile, train),
+                run.speed_changed,
             )
     reward = _reward_line(warm)
     rewards, judge = profile.reward, profile.judge

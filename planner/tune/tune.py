@@ -127,13 +127,13 @@ def tune(
     cap = rollout.max_response_tokens
     progress("replaying the run", 0.0)
     if last is not None:
-        run = replace(run, steps=run.steps[-last:])
+        run = replace(run, steps=run.steps[-last:], speed_changed=True)
     replays = replay_run(run, cap, dynamic, executed.profile)
     if not replays:
         raise InputError("its trace holds no samples; there is nothing to learn from", str(run.home))
     since = None if last is not None else speed_change(replays)
     if since is not None:
-        run = replace(run, steps=tuple(step for step in run.steps if step.step >= since))
+        run = replace(run, steps=tuple(step for step in run.steps if step.step >= since), speed_changed=True)
         replays = [replayed for replayed in replays if replayed.step.step >= since]
     explained = phases(run, replays, price(run, executed.profile), refit(executed.profile, run, replays))
     # What drafts gave is counted in the trace; only what it does not explain is speed.
