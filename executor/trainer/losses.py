@@ -205,7 +205,7 @@ class StepTotals:
 
     def __init__(self, device: torch.device, bound: float, cap: float) -> None:
         # loss, clipped, tokens in loss, sum of differences, sum of entropies, response tokens, tokens beyond the bound,
-        # sum of ratios in loss, tokens in loss above the cap, sum of KL to the reference, the same by weight in the loss
+        # sum of ratios in loss, tokens in loss above the cap, sum of KL to the reference, the same by weight
         self._sums = torch.zeros(11, dtype=torch.float64, device=device)
         self._max = torch.zeros((), dtype=torch.float64, device=device)
         self._edges = _EDGES.to(device)

@@ -137,7 +137,7 @@ def _hold(parameter: torch.nn.Parameter, values: torch.Tensor) -> None:
 
 def resharded(model: torch.nn.Module) -> list[FSDPModule]:
     """FSDP2's units, none of which is gathered: a unit that is would come back as it was."""
-    units = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    units: list[FSDPModule] = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for unit in units:
         unit.reshard()
     return units
