@@ -28,7 +28,7 @@ def stepped(trainer, steps=3):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"], ids=["plain", "FSDP2"])
 @pytest.mark.parametrize("kl", [KL, IN_REWARD], ids=["loss", "reward"])
-def test_a_reference_on_the_device_and_one_in_host_memory_train_the_same_bits(model, dtype, kl):
+def test_references_on_device_and_host_train_the_same_bits(model, dtype, kl):
     trainers, found = [], []
     for reference in ("device", "host"):
         trainer = new_trainer(model, dtype=dtype, kl=kl, reference=reference)
@@ -62,7 +62,7 @@ def test_the_reference_is_the_model_that_was_loaded_and_not_the_checkpoint(model
     assert one["kl_reference"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_kl_in_the_reward_trains_as_rewards_that_were_lowered_by_it(model):
+def test_a_kl_in_the_reward_trains_as_lowered_rewards(model):
     groups = random_groups(4, seed=3)
     groups = [*groups[:3], *without_variance(groups[3:])]
     initial = plain_policy(model)
