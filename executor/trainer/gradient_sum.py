@@ -176,17 +176,15 @@ class GradientSum:
             metrics |= {key: metrics[key] * factor for key in ("loss", "kl_loss") if key in metrics}
             for parameter in self._model.parameters():
                 local(parameter.grad).mul_(factor)
-        return (
-            metrics
-            | {
-                "reward_mean": step.rewards / step.samples,
-                "tokens": step.tokens,
-                "samples": step.samples,
-                "micro_batches": float(step.batches),
-                "compiled": float(self._layers.compiled),
-            }
-            | ({} if self._as_reference is None else {"reference_s": step.reference_s})
-        )
+        if (kl := self._config.algorithm.kl) is not None:
+            metrics |= {"kl_coef": kl.coefficient, "reference_s": step.reference_s}
+        return metrics | {
+            "reward_mean": step.rewards / step.samples,
+            "tokens": step.tokens,
+            "samples": step.samples,
+            "micro_batches": float(step.batches),
+            "compiled": float(self._layers.compiled),
+        }
 
     def _decide(self, batch: MicroBatch) -> None:
         """Whether layers run compiled: the trainer's first micro-batch with a gradient is computed both ways, before

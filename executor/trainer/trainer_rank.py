@@ -124,9 +124,9 @@ class Trainer:
         `ratio_clipped_share` of tokens in the loss; with importance sampling `importance_ratio_mean` (before
         truncation) and `importance_truncated_share` or `importance_masked_share` of tokens in the loss; `entropy` in
         nats, mean over response tokens; with a KL to a reference `kl_reference`, mean over response tokens of its
-        estimate, nats, `reference_s`, seconds of the reference's forwards, and, where the loss has it, `kl_loss`,
-        aggregated as the loss is and without its coefficient; `parameter_norm` after the update; `learning_rate` of
-        the update, absent if it was skipped.
+        estimate, nats, `kl_coef`, `reference_s`, seconds of the reference's forwards, and, where the loss has it,
+        `kl_loss`, aggregated as the loss is and without its coefficient; `parameter_norm` after the update;
+        `learning_rate` of the update, absent if it was skipped.
         """
         started = time.perf_counter()
         update = update or self._config.update

@@ -77,7 +77,7 @@ def test_the_table_has_a_reference_where_it_is_in_all_phases():
             assert (held["host", phase] > 0) == (place == "host")
 
 
-def test_a_reference_goes_to_the_device_only_where_the_fastest_update_has_room():
+def test_a_reference_goes_to_the_device_where_it_has_room():
     shared = space()
     assert {cost.layout.reference for cost in shared.train} == {"host"} and "no room" in shared.reference
     assert {cost.layout.reference for cost in space(**APART).train} == {"host"}, "activations take all of it"
