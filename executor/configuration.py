@@ -168,7 +168,12 @@ def planned_trainer(planned: PlannedJob, job: Job, model: str, pool: Pool) -> Tr
 
 def update_settings(train: UpdateLayout) -> UpdateSettings:
     """What may differ between kinds of round in how they are trained."""
-    return UpdateSettings(train.micro_batch_tokens, recompute=train.recompute != "none", offload=train.offload)
+    return UpdateSettings(
+        train.micro_batch_tokens,
+        recompute=train.recompute != "none",
+        offload=train.offload,
+        reference=train.reference,
+    )
 
 
 def trainer_config(job: Job, model: str, train: UpdateLayout, device: str, loss: LossPlan) -> TrainerConfig:

@@ -230,7 +230,9 @@ class Train(ProfileModel):
     @property
     def layout(self) -> UpdateLayout:
         """The update's layout, whose sizes are keys of the entry."""
-        return UpdateLayout(**{key: getattr(self, key) for key in UpdateLayout.model_fields})
+        return UpdateLayout(
+            **{key: getattr(self, key) for key in UpdateLayout.model_fields if key in Train.model_fields}
+        )
 
 
 Scale = Annotated[float, Field(gt=0)]

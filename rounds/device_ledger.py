@@ -102,6 +102,7 @@ def trainer_holder(
     offload: bool = False,
     training: Parts | None = None,
     sending: Parts | None = None,
+    kept: Parts = MappingProxyType({}),
 ) -> Holder:
     """A trainer's rank by what it holds on its device, and in host memory for it.
 
@@ -111,7 +112,9 @@ def trainer_holder(
         offload: whether the moments are in host memory throughout, updates included.
         training: all that it holds while it trains; None: parameters and moments.
         sending: what it holds beside parameters while weights are sent.
+        kept: what never leaves its device, beside these; `training` has it as well.
     """
+    room_bytes -= sum(kept.values())
     states = {PARAMETERS: parameters, MOMENTS: 0.0 if offload else moments}
     stays, always = staying(states, room_bytes), {MOMENTS: moments} if offload else {}
     away = {part: size for part, size in states.items() if part == MOMENTS and part not in stays and size}
@@ -121,11 +124,11 @@ def trainer_holder(
         name,
         "trainer",
         on_device={
-            "loaded": states,
-            "training": training or states,
-            "sending": sent,
-            "streaming": {**sent, "trainer_gradients": parameters},
-            "offloaded": stays,
+            "loaded": {**states, **kept},
+            "training": training or {**states, **kept},
+            "sending": {**sent, **kept},
+            "streaming": {**sent, "trainer_gradients": parameters, **kept},
+            "offloaded": {**stays, **kept},
         },
         on_host={
             "loaded": always,

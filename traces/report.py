@@ -166,7 +166,8 @@ _SHARES = ("logprob_beyond_share", "importance_truncated_share", "importance_mas
 
 
 def _training(steps: Sequence[Step]) -> dict[str, Any]:
-    """Skipped steps, differences of log-probs between engine and trainer, and shares of tokens.
+    """Skipped steps, differences of log-probs between engine and trainer, shares of tokens, and of a job with a KL the
+    KL to its reference, in the last step and the largest, and mean seconds of the reference's passes.
 
     A difference is that of the worst step; a share is the mean over the steps. A figure that the run did not measure
     is left out.
@@ -177,6 +178,9 @@ def _training(steps: Sequence[Step]) -> dict[str, Any]:
         values = [float(m[name]) for m in metrics if name in m]
         if values:
             figures[name] = statistics.fmean(values) if name in _SHARES else _worst(values)
+    if kl := [float(m["kl_reference"]) for m in metrics if "kl_reference" in m]:
+        figures["kl_reference"], figures["kl_reference_max"] = kl[-1], _worst(kl)
+        figures["reference_s"] = statistics.fmean(float(m["reference_s"]) for m in metrics if "reference_s" in m)
     return figures
 
 

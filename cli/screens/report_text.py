@@ -274,7 +274,7 @@ def _speed(detail: dict[str, Any]) -> list[str]:
 
 
 def _training(detail: dict[str, Any]) -> list[str]:
-    """Skipped steps, differences of log-probs between engine and trainer, and importance weights."""
+    """Skipped steps, differences of log-probs between engine and trainer, importance weights, KL to a reference."""
     lines = []
     if skipped := detail.get("skipped_steps"):
         were = count(skipped, "step was", "steps were")
@@ -291,6 +291,12 @@ def _training(detail: dict[str, Any]) -> list[str]:
         lines.append(
             f"  gradient norm {norms[0]} in short and {norms[1]} in long rounds, {_figure(gradients['ratio'], times)} "
             f"(planned {times(gradients['ratio_planned'])}); clipping left {left[0]} and {left[1]} of them"
+        )
+    if "kl_reference" in detail:
+        last, largest = (_figure(detail[f"kl_reference{name}"], "{:.3g}".format) for name in ("", "_max"))
+        lines.append(
+            f"  KL to the reference {last} a token in the last step, at most {largest}; its passes took "
+            f"{seconds(detail['reference_s'])} a step"
         )
     for done in ("truncated", "masked"):
         if (share := detail.get(f"importance_{done}_share")) is not None:

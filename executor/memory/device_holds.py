@@ -174,13 +174,18 @@ def _trainer(name: str, plan: Plan, room_bytes: float) -> Holder:
     offload = all(update.offload for _, update in _layouts(plan))
     states, moments = parameters * MASTER_BYTES, parameters * MOMENT_BYTES
     training: Parts | None = None
+    kept = dict[str, float]()
     most, gathered = states if offload else states + moments, 0.0
     for bar in _trainer_bars(plan):
         if bar is None:
             continue
         held = {part: size for part, size in bar.holds_bytes.items() if part.startswith("trainer_")}
         gathered = max(gathered, held.get("trainer_gathered_weights", 0.0))
+        if plan.job.rounds.short.train.reference == "device":
+            kept = {"trainer_reference": held.get("trainer_reference", 0.0)}
         if sum(held.values()) > most:
             training, most = held, sum(held.values())
     sending = {"trainer_gathered_weights": gathered}
-    return trainer_holder(name, states, moments, room_bytes, offload=offload, training=training, sending=sending)
+    return trainer_holder(
+        name, states, moments, room_bytes, offload=offload, training=training, sending=sending, kept=kept
+    )

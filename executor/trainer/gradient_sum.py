@@ -15,22 +15,22 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule
 
-from .losses import Objective, StepTotals
+from .losses import Objective, StepTotals, kl_estimates
 from .policy.chunked_head import ChunkedHead
 from .policy.load_policy import LayerForwards
-from .policy.local_tensors import local
+from .policy.local_tensors import local, resharded
 from .policy.packed_rows import PackedLogprobs, PackedRow, packed_logprobs, packed_row
 from .policy.rank_mesh import PartialGradients, RankMesh
-from .train_samples import NOTHING, Floats, Groups, MicroBatch, ReplicaShare, pair_share, shares, step_factor
+from .train_samples import NOTHING, Floats, Groups, Ints, MicroBatch, ReplicaShare, pair_share, shares, step_factor
 from .trainer_config import TrainerConfig, UpdateSettings
 
 _LOG = logging.getLogger(__name__)
@@ -53,13 +53,25 @@ class _Open:
     squares: float = 0.0
     tokens_in_loss: int = 0
     batches: int = 0
+    reference_s: float = 0.0
     learned: bool = False  # a micro-batch with a gradient was run
 
 
 class GradientSum:
-    """Sums the gradients of a step on the parameters of `model`."""
+    """Sums the gradients of a step on the parameters of `model`.
 
-    def __init__(self, model: Any, config: TrainerConfig, mesh: RankMesh, device: torch.device) -> None:
+    `as_reference`: within it the model computes as the reference of the job's KL; None: the job has none.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        config: TrainerConfig,
+        mesh: RankMesh,
+        device: torch.device,
+        as_reference: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        self._as_reference = as_reference
         self._model, self._config, self._mesh, self._device = model, config, mesh, device
         self._objective = Objective(config)
         self.pairs = pair_share(model.config)
@@ -102,19 +114,51 @@ class GradientSum:
         step.tokens_in_loss += groups.tokens_in_loss
         step.batches += len(groups.watched) + len(groups.learning)
         self._layers.recompute = update.recompute
+        reference: Sequence[torch.Tensor | None] = [None] * (len(groups.watched) + len(groups.learning))
+        if self._as_reference is not None:
+            began = time.perf_counter()
+            reference = scored = self._referred([*groups.watched, *groups.learning], self._as_reference)
+            groups = self._less_kl(groups, scored)
+            step.reference_s += time.perf_counter() - began
         with torch.no_grad():
-            for batch in groups.watched:
-                self._forward(batch, step.totals)
+            for batch, logprobs in zip(groups.watched, reference, strict=False):
+                self._forward(batch, step.totals, logprobs)
         # After a forward FSDP leaves its root gathered for the backward pass; the gradients that were summed before are
         # on its shards.
-        for module in self._model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        resharded(self._model)
         if groups.learning and self._undecided:
             self._decide(groups.learning[0])
-        for batch in groups.learning:
-            self._accumulate(batch, step.totals)
+        for batch, logprobs in zip(groups.learning, reference[len(groups.watched) :], strict=True):
+            self._accumulate(batch, step.totals, logprobs)
             step.learned = True
+
+    def _referred(
+        self, batches: Sequence[MicroBatch], as_reference: Callable[[], AbstractContextManager[None]]
+    ) -> list[torch.Tensor]:
+        """The reference's log-probabilities of the response tokens that this rank holds, by micro-batch."""
+        rows = (packed_row(batch.sequences(), self._device, self._mesh) for batch in batches)
+        with torch.no_grad(), as_reference():
+            scored = [packed_logprobs(self._model, self._head, row).logprobs for row in rows]
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        return scored
+
+    def _less_kl(self, groups: ReplicaShare, reference: Sequence[torch.Tensor]) -> ReplicaShare:
+        """The share with rewards less the KL to the reference, where the job's KL is in the reward (collective):
+        advantages follow from the estimates of whole groups, whose tokens several ranks hold."""
+        kl = self._config.algorithm.kl
+        if kl is None or kl.applied_to == "loss":
+            return groups
+        sums = torch.zeros(groups.samples, dtype=torch.float64, device=self._device)
+        for batch, logprobs in zip([*groups.watched, *groups.learning], reference, strict=True):
+            row = packed_row(batch.sequences(), self._device, self._mesh)
+            estimates = kl_estimates(self._held(batch.logprobs, row) - logprobs, kl.estimator)
+            places = self._held(np.repeat(batch.places, batch.response_lengths), row)
+            sums.index_add_(0, places, estimates.double())
+        if self._mesh.batch_group is not None:
+            dist.all_reduce(sums, group=self._mesh.batch_group)
+        # What is not finite has the step refused (step_checks.refusal); until then the ranks stay in step.
+        return groups.less_kl((kl.coefficient * sums).nan_to_num(0.0, 0.0, 0.0).tolist(), self._config)
 
     def finish(self) -> dict[str, float]:
         """Leave the whole step's gradients on the parameters; returns the metrics of its samples and their tokens."""
@@ -129,9 +173,11 @@ class GradientSum:
         of_step = step.samples, step.squares, step.tokens_in_loss
         factor = step_factor(self._config.algorithm, self._config.divisors, *of_step)
         if factor != 1.0:
-            metrics["loss"] *= factor
+            metrics |= {key: metrics[key] * factor for key in ("loss", "kl_loss") if key in metrics}
             for parameter in self._model.parameters():
                 local(parameter.grad).mul_(factor)
+        if (kl := self._config.algorithm.kl) is not None:
+            metrics |= {"kl_coef": kl.coefficient, "reference_s": step.reference_s}
         return metrics | {
             "reward_mean": step.rewards / step.samples,
             "tokens": step.tokens,
@@ -173,23 +219,28 @@ class GradientSum:
         return seconds
 
     def _forward(
-        self, batch: MicroBatch, totals: StepTotals
-    ) -> tuple[PackedLogprobs, torch.Tensor, torch.Tensor, PackedRow]:
-        """(result, old log-probs, token weights, row) of one micro-batch, perhaps empty; it is added to the totals."""
+        self, batch: MicroBatch, totals: StepTotals, reference: torch.Tensor | None = None
+    ) -> tuple[PackedLogprobs, torch.Tensor, torch.Tensor, torch.Tensor | None, PackedRow]:
+        """(result, old log-probs, token weights, KL to the reference, row) of one micro-batch, perhaps empty; it is
+        added to the totals. `reference`: its log-probs, if there is one."""
         row = packed_row(batch.sequences(), self._device, self._mesh)
         result = packed_logprobs(self._model, self._head, row)
         old = self._held(batch.logprobs, row)
         token_weight = self._held(np.repeat(batch.weights, batch.response_lengths), row)
         totals.add_tokens(token_weight > 0, result.logprobs.detach() - old, result.entropies.detach())
-        return result, old, token_weight, row
+        kl = None
+        if reference is not None and self._config.algorithm.kl is not None:
+            kl = kl_estimates(result.logprobs - reference, self._config.algorithm.kl.estimator)
+            totals.add_kl(kl, token_weight)
+        return result, old, token_weight, kl, row
 
-    def _held(self, values: Floats, row: PackedRow) -> torch.Tensor:
+    def _held(self, values: Floats | Ints, row: PackedRow) -> torch.Tensor:
         """Of values of all response tokens, those that this rank holds."""
         return torch.tensor(values[row.held], device=self._device)
 
-    def _accumulate(self, batch: MicroBatch, totals: StepTotals) -> None:
+    def _accumulate(self, batch: MicroBatch, totals: StepTotals, reference: torch.Tensor | None = None) -> None:
         """Forward and backward of one micro-batch, perhaps an empty one; gradients add to those already there."""
-        result, old, token_weight, row = self._forward(batch, totals)
+        result, old, token_weight, kl, row = self._forward(batch, totals, reference)
         advantage = self._held(np.repeat(batch.advantages, batch.response_lengths), row)
 
         def response_means(values: torch.Tensor) -> torch.Tensor:
@@ -203,7 +254,8 @@ class GradientSum:
             return (sums / lengths)[responses]
 
         loss, clipped = self._objective.loss(
-            result.logprobs, result.entropies, old, advantage, token_weight, response_means
-        )
+            result.logprobs, result.entropies, old, advantage, token_weight, response_means,
+            kl if self._config.algorithm.learns_kl else None,
+        )  # fmt: skip
         torch.autograd.backward(loss + result.anchor)
         totals.add_loss(loss, clipped)

@@ -17,7 +17,8 @@ tokens' ratios: each token has its value, and the gradient of its own log-probab
 weights and one advantage sum up to the gradient of the response's loss. CISPO (arXiv 2506.13585) makes the clipped
 ratio a constant weight, `-clip(r) A logp`, so that a token whose ratio is clipped still has a gradient. Dual clip
 (arXiv 1912.09729) bounds the loss of a token of negative advantage by `-c A`, whatever its ratio. An entropy bonus
-subtracts `entropy_bonus * H` from a token's loss; no importance weight acts on it.
+subtracts `entropy_bonus * H` from a token's loss, and a KL to a reference adds `coefficient * kl`; no importance weight
+acts on either.
 
 Every token carries a weight that already holds the division, and the loss of a step is the plain sum of
 `weight * token loss`. What is divided by are constants (`Divisors`), never counts of a micro-batch or a rank. So
@@ -106,6 +107,24 @@ def importance_weights(ratio: torch.Tensor, cap: float, beyond: str) -> torch.Te
     return torch.where(ratio > cap, torch.zeros_like(ratio), ratio)
 
 
+def kl_estimates(log_ratios: torch.Tensor, estimator: str) -> torch.Tensor:
+    """Estimates of the KL divergence of the policy from a reference at N tokens that the policy sampled; shapes [N].
+
+    `log_ratios`: log-probability by the policy - by the reference, bounded as verl does it. k1 and k3 are without bias,
+    k3 is never negative and varies less, k2 has the gradient that an unbiased estimate of the KL's would have, in
+    expectation (J. Schulman, "Approximating KL Divergence", 2020; verl's kl_penalty). Raises ValueError for another
+    `estimator`.
+    """
+    d = log_ratios.clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
+    if estimator == "k1":
+        return d
+    if estimator == "k2":
+        return d.square() / 2
+    if estimator != "k3":
+        raise ValueError(f"unknown kl.estimator {estimator!r}; known are k1, k2, k3")
+    return torch.expm1(-d) + d
+
+
 ResponseMeans = Callable[[torch.Tensor], torch.Tensor]
 """Of values of the tokens that a rank holds, shape [N]: for each token the mean over all tokens of its response
 (collective over the ranks that share them)."""
@@ -131,8 +150,10 @@ class Objective:
         advantages: torch.Tensor,
         weights: torch.Tensor,
         response_means: ResponseMeans,
+        kl: torch.Tensor | None = None,
     ) -> ClippedLoss:
-        """Loss of N tokens, all of shape [N]; `engine`: log-probabilities as they were sampled."""
+        """Loss of N tokens, all of shape [N]; `engine`: log-probabilities as they were sampled; `kl`: estimates of the
+        KL to the reference, where the loss has it."""
         algorithm, old, corrected = self._algorithm, engine, weights
         if self._correction is not None:
             old = logprobs.detach()
@@ -146,12 +167,19 @@ class Objective:
             result = cispo_loss(logprobs, log_ratios, advantages, corrected, *bounds)
         else:
             result = clipped_loss(log_ratios, advantages, corrected, *bounds, algorithm.dual_clip)
-        if not algorithm.entropy_bonus:
-            return result
-        return result._replace(loss=result.loss - algorithm.entropy_bonus * (entropies * weights).sum())
+        if algorithm.entropy_bonus:
+            result = result._replace(loss=result.loss - algorithm.entropy_bonus * (entropies * weights).sum())
+        if kl is not None and algorithm.kl is not None:
+            result = result._replace(loss=result.loss + algorithm.kl.coefficient * (kl * weights).sum())
+        return result
 
     def named(self, totals: dict[str, float]) -> dict[str, float]:
-        """The metrics of a step's totals; those of importance weights only with importance sampling."""
+        """The metrics of a step's totals; those of importance weights only with importance sampling, those of a KL only
+        with one."""
+        if not self._algorithm.learns_kl:
+            del totals["kl_loss"]
+        if self._algorithm.kl is None:
+            del totals["kl_reference"]
         mean, share = totals.pop("importance_ratio_mean"), totals.pop("importance_beyond_share")
         if self._correction is None:
             return totals
@@ -177,8 +205,8 @@ class StepTotals:
 
     def __init__(self, device: torch.device, bound: float, cap: float) -> None:
         # loss, clipped, tokens in loss, sum of differences, sum of entropies, response tokens, tokens beyond the bound,
-        # sum of ratios in loss, tokens in loss above the cap
-        self._sums = torch.zeros(9, dtype=torch.float64, device=device)
+        # sum of ratios in loss, tokens in loss above the cap, sum of KL to the reference, the same by weight
+        self._sums = torch.zeros(11, dtype=torch.float64, device=device)
         self._max = torch.zeros((), dtype=torch.float64, device=device)
         self._edges = _EDGES.to(device)
         self._counts = torch.zeros(len(_EDGES) + 1, dtype=torch.int64, device=device)
@@ -187,6 +215,11 @@ class StepTotals:
     def add_loss(self, loss: torch.Tensor, clipped: torch.Tensor) -> None:
         """Add a micro-batch that has a gradient."""
         self._sums[:2] += torch.stack([loss.detach().double(), clipped.double()])
+
+    def add_kl(self, kl: torch.Tensor, weights: torch.Tensor) -> None:
+        """Add estimates of the KL to the reference at the N tokens of any micro-batch, and their weights in the loss;
+        shapes [N]."""
+        self._sums[9:] += torch.stack([kl.detach().double().sum(), (kl.detach().double() * weights).sum()])
 
     def add_tokens(self, in_loss: torch.Tensor, log_ratios: torch.Tensor, entropies: torch.Tensor) -> None:
         """Add the N tokens of any micro-batch: whether each is in the loss, its log-probability by the trainer less
@@ -197,7 +230,7 @@ class StepTotals:
             in_loss.sum(), differences.sum(), entropies.sum(), torch.ones_like(differences).sum(),
             (differences > self._bound).sum(), ratios.sum(), (ratios > self._cap).sum(),
         )  # fmt: skip
-        self._sums[2:] += torch.stack([total.double() for total in sums])
+        self._sums[2:9] += torch.stack([total.double() for total in sums])
         if len(differences):
             self._max = torch.maximum(self._max, differences.max().double())
             self._counts += torch.bincount(
@@ -211,7 +244,7 @@ class StepTotals:
             dist.all_reduce(self._sums, group=group)
             dist.all_reduce(self._max, op=dist.ReduceOp.MAX, group=group)
             dist.all_reduce(self._counts, group=group)
-        loss, clipped, in_loss, difference, entropy, tokens, beyond, ratios, above = self._sums.tolist()
+        loss, clipped, in_loss, difference, entropy, tokens, beyond, ratios, above, kl, kl_loss = self._sums.tolist()
         return {
             "loss": loss,
             "ratio_clipped_share": clipped / max(in_loss, 1.0),
@@ -223,6 +256,8 @@ class StepTotals:
             "importance_beyond_share": above / max(in_loss, 1.0),
             "entropy": entropy / max(tokens, 1.0),
             "response_tokens": tokens,
+            "kl_reference": kl / max(tokens, 1.0),
+            "kl_loss": kl_loss,
         }
 
     def _quantile(self) -> float:

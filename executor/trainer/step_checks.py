@@ -65,12 +65,14 @@ _FINITE = {
     "loss": "the loss",
     "logprob_mean_abs_diff": "the difference of log-probs between engine and trainer",
     "grad_norm": "the gradient norm",
+    "kl_reference": "the KL to the reference",
 }
 
 
 def refusal(metrics: Mapping[str, float], limits: LogprobLimits | None) -> Refusal | None:
     """Why a step of these metrics may not be taken; None if it may. `limits` None: log-probs have no limit."""
-    not_finite = [f"{name} is {metrics[key]}" for key, name in _FINITE.items() if not math.isfinite(metrics[key])]
+    seen = {key: metrics[key] for key in _FINITE if key in metrics}
+    not_finite = [f"{_FINITE[key]} is {value}" for key, value in seen.items() if not math.isfinite(value)]
     if not_finite:
         return Refusal("not finite", "; ".join(not_finite))
     if limits is None:

@@ -244,6 +244,7 @@ class MicroBatch(NamedTuple):
         logprobs: [R] by the engine, of all response tokens.
         advantages: [n], of each.
         weights: [n], of each of a sample's response tokens in the loss.
+        places: [n], of each among the samples of the share (`ReplicaShare.all_rewards`).
     """
 
     tokens: Ints
@@ -252,6 +253,7 @@ class MicroBatch(NamedTuple):
     logprobs: Floats
     advantages: Floats
     weights: Floats
+    places: Ints
 
     def sequences(self) -> list[tuple[Ints, Ints]]:
         """(prompt, response) of each sample."""
@@ -265,14 +267,15 @@ class ReplicaShare(NamedTuple):
 
     Attributes:
         watched: micro-batches without a gradient, which cost a forward: their samples have no advantage (all rewards of
-            the group are equal; with an entropy bonus these learn) or no weight (truncated, and masked); they are
-            looked at for the metrics.
+            the group are equal; with an entropy bonus or a KL these learn) or no weight (truncated, and masked); they
+            are looked at for the metrics.
         learning: micro-batches with one. Of both there are equally many on every replica.
         prompts: of all groups.
         samples, tokens: of all groups.
         rewards: their sum over all groups.
         squares: sum over all groups of the squared advantages.
         tokens_in_loss: response tokens of all groups that have a weight.
+        all_rewards: of all samples in their canonical order, group after group.
     """
 
     watched: list[MicroBatch]
@@ -283,6 +286,22 @@ class ReplicaShare(NamedTuple):
     rewards: float
     squares: float = 0.0
     tokens_in_loss: int = 0
+    all_rewards: Sequence[float] = ()
+
+    def less_kl(self, kl: Sequence[float], config: TrainerConfig) -> ReplicaShare:
+        """The share with the advantages that rewards less `kl`, of all samples in their canonical order, have.
+        `rewards` stays the sum of what was scored."""
+        lowered = [reward - penalty for reward, penalty in zip(self.all_rewards, kl, strict=True)]
+        advantages, n = list[float](), config.samples_per_prompt
+        for first in range(0, len(lowered), n):
+            advantages.extend(group_advantages(config.algorithm.name, lowered[first : first + n]))
+        of = np.array(advantages, dtype=np.float32)
+
+        def anew(batches: list[MicroBatch]) -> list[MicroBatch]:
+            return [batch._replace(advantages=of[batch.places]) for batch in batches]
+
+        squares = math.fsum(advantage * advantage for advantage in advantages)
+        return self._replace(watched=anew(self.watched), learning=anew(self.learning), squares=squares)
 
 
 def shares(
@@ -305,18 +324,20 @@ def shares(
             for number, places in enumerate(batches):
                 batch = [chosen[place] for place in places]
                 found[taker][number] = _micro_batch(
-                    [samples[i] for i in batch], [advantages[i] for i in batch], [weights[i] for i in batch]
+                    [samples[i] for i in batch], [advantages[i] for i in batch], [weights[i] for i in batch], batch
                 )
         return found
 
-    explores = config.algorithm.entropy_bonus > 0
-    learns = [weights[i] != 0.0 and (explores or advantages[i] != 0.0) for i in range(len(samples))]
+    # With a KL in the reward no two rewards of a group need be equal in the end.
+    all_learn = config.algorithm.entropy_bonus > 0 or config.algorithm.kl is not None
+    learns = [weights[i] != 0.0 and (all_learn or advantages[i] != 0.0) for i in range(len(samples))]
     parts = zip(*(dealt([i for i in range(len(samples)) if learns[i] is kind]) for kind in (False, True)), strict=True)
     prompts = list(dict.fromkeys(sample.prompt_id for sample in samples))
-    tokens, rewards = sum(sample.tokens for sample in samples), sum(sample.known_reward for sample in samples)
+    all_rewards = [sample.known_reward for sample in samples]
+    tokens, rewards = sum(sample.tokens for sample in samples), sum(all_rewards)
     squares = math.fsum(advantage * advantage for advantage in advantages)
     in_loss = sum(len(sample.response_tokens) for sample, weight in zip(samples, weights, strict=True) if weight)
-    of_all = (prompts, len(samples), tokens, rewards, squares, in_loss)
+    of_all = (prompts, len(samples), tokens, rewards, squares, in_loss, all_rewards)
     return [ReplicaShare(watched, learning, *of_all) for watched, learning in parts]
 
 
@@ -331,7 +352,9 @@ def weighed_samples(groups: Groups, config: TrainerConfig) -> tuple[list[TrainSa
     return samples, advantages, token_weights(algorithm.loss_aggregation, lengths, in_loss, config.divisors)
 
 
-def _micro_batch(samples: list[TrainSample], advantages: list[float], weights: list[float]) -> MicroBatch:
+def _micro_batch(
+    samples: list[TrainSample], advantages: list[float], weights: list[float], places: list[int]
+) -> MicroBatch:
     tokens = [part for s in samples for part in (s.prompt_tokens, s.response_tokens)]
     return MicroBatch(
         np.concatenate([np.zeros(0, np.int32), *tokens]),
@@ -340,10 +363,11 @@ def _micro_batch(samples: list[TrainSample], advantages: list[float], weights: l
         np.concatenate([np.zeros(0, np.float32), *(s.logprobs for s in samples)]),
         np.array(advantages, dtype=np.float32),
         np.array(weights, dtype=np.float32),
+        np.array(places, dtype=np.int32),
     )
 
 
-NOTHING = _micro_batch([], [], [])
+NOTHING = _micro_batch([], [], [], [])
 
 
 def sorted_groups(groups: Groups, samples_per_prompt: int) -> list[list[TrainSample]]:

@@ -33,12 +33,14 @@ class UpdateSettings(NamedTuple):
         offload: whether AdamW's moments are kept in host memory.
         norm_share: expected norm of the step's gradients over that of a synchronous step, to which `max_grad_norm` and
             AdamW's second moment refer.
+        reference: where the reference's weights are, of a job with a KL; the same in all kinds of round.
     """
 
     micro_batch_tokens: int
     recompute: bool = False
     offload: bool = False
     norm_share: float = 1.0
+    reference: Literal["none", "device", "host"] = "none"
 
 
 @dataclass(frozen=True, slots=True)

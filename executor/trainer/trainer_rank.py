@@ -30,7 +30,7 @@ from ..weights.transfer import VERSION_KEY, tensor_checksum
 from .gradient_sum import GradientSum
 from .optimizer import ShardedAdamW, clip, total_norm
 from .policy.load_policy import load_policy
-from .policy.local_tensors import ParkedParameters, whole
+from .policy.local_tensors import ParkedParameters, ReferenceWeights, whole
 from .policy.rank_mesh import RankMesh, join
 from .rank_transfers import RankTransfers
 from .saved_state import Staging, load_state, trainer_state
@@ -67,7 +67,13 @@ class Trainer:
             self._mesh = join(rank, *sizes, self._device, init_method, config.state_copies)
         self._model: Any = load_policy(config.model_path, config.dtype, self._device, self._mesh, config.head_dtype)
         self._parameters = sum(p.numel() for p in self._model.parameters())
-        self._gradients = GradientSum(self._model, config, self._mesh, self._device)
+        as_reference = None
+        if config.algorithm.kl is not None:
+            # As loaded from the model: what a checkpoint brings later is the policy's alone.
+            computed = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+            on_device = config.update.reference != "host"
+            as_reference = ReferenceWeights(self._model, self._device, computed, on_device).active
+        self._gradients = GradientSum(self._model, config, self._mesh, self._device, as_reference)
         self._optimizer = ShardedAdamW(self._model, config.algorithm, self._device, config.update.offload)
         self._parked = ParkedParameters(self._model, self._device)
         self._staging = Staging(rank, self._device)
@@ -117,8 +123,10 @@ class Trainer:
         `logprob_p99_abs_diff` and `logprob_beyond_share` (of tokens beyond the limits' bound), nats;
         `ratio_clipped_share` of tokens in the loss; with importance sampling `importance_ratio_mean` (before
         truncation) and `importance_truncated_share` or `importance_masked_share` of tokens in the loss; `entropy` in
-        nats, mean over response tokens; `parameter_norm` after the update; `learning_rate` of the update, absent if it
-        was skipped.
+        nats, mean over response tokens; with a KL to a reference `kl_reference`, mean over response tokens of its
+        estimate, nats, `kl_coef`, `reference_s`, seconds of the reference's forwards, and, where the loss has it,
+        `kl_loss`, aggregated as the loss is and without its coefficient; `parameter_norm` after the update;
+        `learning_rate` of the update, absent if it was skipped.
         """
         started = time.perf_counter()
         update = update or self._config.update

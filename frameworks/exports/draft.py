@@ -373,6 +373,39 @@ class ExportDraft(SettingsDraft):
         elif algorithm.entropy_bonus:
             self.map("algorithm.entropy_bonus", entropy, algorithm.entropy_bonus)
 
+    def reference_kl(
+        self,
+        off: Mapping[str, Any],
+        loss: Mapping[str, Any] | str,
+        reward: Mapping[str, Any] | str,
+        place: str,
+        cost: str = "",
+    ) -> None:
+        """The KL to a reference, where the job has one: `loss` or `reward` has the settings of it, the coefficient's
+        first, or says why there are none; `off`: settings without one.
+
+        `place`: the key that puts the reference in host memory, or where the framework has it; `cost`: of a KL in the
+        reward that is not quite the job's.
+        """
+        kl = self.source.job.algorithm.kl
+        wanted = off if kl is None else loss if kl.applied_to == "loss" else reward
+        for key, value in (off if isinstance(wanted, str) else wanted).items():
+            self.set(key, value)
+        if kl is None:
+            return
+        if isinstance(wanted, str):
+            self.note("algorithm.kl", "not expressible", wanted)
+            return
+        key = next(iter(wanted))
+        if cost and kl.applied_to == "reward":
+            self.approximate("algorithm.kl", key, kl.coefficient, cost)
+        else:
+            self.map("algorithm.kl", key, kl.coefficient)
+        if " " in place:
+            self.note("train.reference", "approximated", place)
+        else:
+            self.map("train.reference", place, self.source.train.reference == "host")
+
     def levers(self) -> None:
         """Levers of a round that no framework has: they are named where the plan uses them."""
         job = self.source.plan.job

@@ -91,7 +91,14 @@ def _skyrl_algorithm(draft: ExportDraft) -> None:
     if algorithm.entropy_bonus:
         draft.set(f"{own}use_entropy_loss", True)
         draft.map("algorithm.entropy_bonus", f"{own}entropy_loss_coef", algorithm.entropy_bonus)
-    draft.set(f"{own}use_kl_loss", False)
+    kl = algorithm.kl
+    shared = {} if kl is None else {f"{own}kl_loss_coef": kl.coefficient, f"{own}kl_estimator_type": kl.estimator}
+    draft.reference_kl(
+        {f"{own}use_kl_loss": False},
+        {**shared, f"{own}use_kl_loss": True},
+        {**shared, f"{own}use_kl_loss": False, f"{own}use_kl_in_reward": True},
+        "trainer.ref.fsdp_config.cpu_offload",
+    )
     draft.map("algorithm.learning_rate", f"{optimizer}lr", algorithm.learning_rate)
     draft.map("algorithm.betas", f"{optimizer}adam_betas", list(algorithm.betas))
     draft.map("algorithm.weight_decay", f"{optimizer}weight_decay", algorithm.weight_decay)
@@ -208,7 +215,10 @@ def _openrlhf_algorithm(draft: ExportDraft) -> None:
     if algorithm.name == "gspo":
         draft.set("--actor.policy_loss_type", "gspo")
     draft.beside_the_clip("--actor.dual_clip", "--actor.entropy_coef")
-    draft.set("--algo.kl.init_coef", 0.0)
+    kl = algorithm.kl
+    shared = {} if kl is None else {"--algo.kl.init_coef": kl.coefficient, "--algo.kl.estimator": kl.estimator}
+    draft.reference_kl({"--algo.kl.init_coef": 0.0}, {**shared, "--algo.kl.use_loss": True}, shared, "--ref.offload",
+                       "taken off token by token, after the rewards of a group are compared")  # fmt: skip
     draft.map("algorithm.learning_rate", "--actor.adam.lr", algorithm.learning_rate)
     draft.map("algorithm.betas", "--actor.adam.betas", list(algorithm.betas))
     draft.map("algorithm.weight_decay", "--actor.adam.weight_decay", algorithm.weight_decay)

@@ -217,6 +217,13 @@ def _algorithm(draft: ExportDraft, name: str) -> None:
     draft.map("algorithm.max_grad_norm", "--clip-grad", algorithm.max_grad_norm)
     draft.map("algorithm.clip_low", "--eps-clip", algorithm.clip_low)
     draft.map("algorithm.clip_high", "--eps-clip-high", algorithm.clip_high)
+    kl = algorithm.kl
+    loss = {} if kl is None else {
+        "--kl-loss-coef": kl.coefficient, "--use-kl-loss": True, "--kl-loss-type": kl.estimator,
+    }  # fmt: skip
+    draft.reference_kl(
+        {}, loss, "advantages of a group do not see its KL", "the reference is in host memory between its passes"
+    )
     draft.beside_the_clip("--eps-clip-c", "--entropy-coef")
     if algorithm.loss_aggregation == "seq-mean-token-mean":
         draft.note("loss", "mapped", value="the framework's own: the mean over a response, then over samples")

@@ -141,7 +141,11 @@ def _algorithm(draft: ExportDraft) -> None:
         ("temperature", "temperature", source.job.rollout.temperature), ("seed", "seed", algorithm.seed),
     ):  # fmt: skip
         draft.map(f"algorithm.{name}", key, value)
-    draft.set("beta", 0.0)
+    kl = algorithm.kl
+    beta = "its KL is k3" if kl is None or kl.estimator != "k3" else {"beta": kl.coefficient}
+    draft.reference_kl(
+        {"beta": 0.0}, beta, "its KL is in the loss alone", "the reference stays on the device, sharded as the policy"
+    )
     scale = "group" if algorithm.divides_by_std else "none"
     if algorithm.name == "reinforce_plus_plus_baseline":
         draft.approximate(

@@ -164,7 +164,18 @@ def _algorithm(draft: ExportDraft, megatron: bool) -> None:
     draft.map("algorithm.clip_low", f"{actor}clip_ratio_low", algorithm.clip_low)
     draft.map("algorithm.clip_high", f"{actor}clip_ratio_high", algorithm.clip_high)
     draft.beside_the_clip(f"{actor}clip_ratio_c", f"{actor}entropy_coeff")
-    draft.set(f"{actor}use_kl_loss", False)
+    if algorithm.kl is not None:
+        coefficient = algorithm.kl.coefficient
+        kind = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}[algorithm.kl.estimator]
+    else:
+        coefficient, kind = 0.0, ""
+    draft.reference_kl(
+        {f"{actor}use_kl_loss": False},
+        {f"{actor}kl_loss_coef": coefficient, f"{actor}use_kl_loss": True, f"{actor}kl_loss_type": kind},
+        {"algorithm.kl_ctrl.kl_coef": coefficient, "algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": kind,
+         f"{actor}use_kl_loss": False},
+        f"{AR}ref.megatron.param_offload" if megatron else "verl keeps a reference under FSDP in host memory",
+    )  # fmt: skip
     loss, rounds = source.plan.job.loss, draft.plugin and source.plan.job.bias.mode != "sync"
     mode, summed = _LOSSES[algorithm.loss_aggregation], "seq-mean-token-sum-norm"
     if rounds and mode == "token-mean":

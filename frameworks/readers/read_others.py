@@ -13,6 +13,7 @@ from typing import Any
 
 from ...plans.facts.trainer_setup import TrainerSetup
 from ..keys.key_table import key_table
+from .read_algorithm import openrlhf_algorithm, skyrl_algorithm
 from .settings import GivenValue, Taken, whole
 
 
@@ -75,6 +76,7 @@ def skyrl_setup(given: Mapping[str, GivenValue], source: str) -> TrainerSetup:
         reference=(taken.flag("reference", "trainer.algorithm.use_kl_loss")
                    or taken.flag(None, "trainer.algorithm.use_kl_in_reward")) and not lora,
         reference_at=kept,
+        algorithm=skyrl_algorithm(taken),
         critic=taken.text("critic", "trainer.algorithm.advantage_estimator") == "gae",
         prompts=taken.count("prompts", "trainer.train_batch_size"),
         samples=samples,
@@ -185,6 +187,7 @@ def openrlhf_setup(given: Mapping[str, GivenValue], source: str) -> TrainerSetup
         chunked_logits=taken.flag("chunked_logits", "--ds.use_liger_kernel"),
         reference=reference and not lora,
         reference_at="host" if taken.flag("reference_at", "--ref.offload") else "device",
+        algorithm=openrlhf_algorithm(taken, estimator),
         critic=estimator == "gae",
         prompts=prompts,
         samples=samples,

@@ -294,8 +294,8 @@ def setup_from_flags(
 
 
 _NOT_DEFAULTS = word_set(
-    "framework version source shape host_bytes keys defaulted left_aside lines mean_response_tokens shard_ranks "
-    "issued_prompts gpu"
+    "framework version source shape host_bytes keys algorithm defaulted left_aside lines mean_response_tokens "
+    "shard_ranks issued_prompts gpu"
 )
 
 

@@ -16,6 +16,7 @@ from ...plans.facts.model_names import architecture_of
 from ...plans.facts.public_models import Architecture
 from ...plans.facts.trainer_setup import TrainerSetup
 from ..keys.key_table import key_table
+from .read_algorithm import slime_algorithm
 from .settings import GivenValue, Taken
 from .shell_words import ShellWord
 
@@ -114,6 +115,7 @@ def slime_setup(
         chunked_logits=chunked or taken.flag(None, "--recompute-loss-function"),
         reference=reference,
         reference_at="host",
+        algorithm=slime_algorithm(taken, estimator),
         critic=estimator == "ppo",
         prompts=prompts,
         samples=samples,

@@ -20,6 +20,7 @@ import yaml
 from ...plans.facts.trainer_setup import LeftAside, TrainerSetup
 from ...plans.yaml.errors import InputError
 from ..keys.key_table import key_table
+from .read_algorithm import trl_algorithm
 from .read_slime import flags_of
 from .settings import GivenValue, Taken, whole
 from .shell_words import ShellWord
@@ -85,6 +86,7 @@ def trl_setup(
         micro_batch_samples=batch,
         mini_batch_samples=batch * world * accumulated,
         chunked_logits=True,
+        algorithm=trl_algorithm(taken),
         reference=bool(taken.number("reference", "beta")) and not states["lora_rank"],
         prompts=max(1, generated // samples),
         samples=samples,

@@ -14,6 +14,7 @@ from typing import Any
 from ...plans.facts.trainer_setup import TrainerSetup
 from ...plans.yaml.errors import InputError
 from ..keys.key_table import key_table
+from .read_algorithm import verl_algorithm
 from .settings import GivenValue, Taken, whole
 from .shell_words import ShellWord
 
@@ -112,6 +113,7 @@ def verl_setup(given: Mapping[str, GivenValue], source: str, main: str = "") -> 
         chunked_logits=taken.flag("chunked_logits", f"{AR}model.use_fused_kernels"),
         reference=(in_reward or in_loss) and not lora,
         reference_at="host" if not is_megatron else backend["reference_at"],
+        algorithm=verl_algorithm(taken, estimator),
         critic=taken.flag(None, "critic.enable", estimator == "gae"),
         prompts=prompts,
         samples=samples,

@@ -31,7 +31,7 @@ from ...profiles.hardware import GPUS, Gpu, gpu_of
 from ...profiles.laws.rank_memory import MASTER_BYTES, STATE_BYTES
 from ...profiles.laws.train_layouts import train_physics
 from ...profiles.profile_schema import Profile
-from .memory_table import DeviceMemory, Engines, device_bytes, trained_parameters
+from .memory_table import DeviceMemory, Engines, device_bytes, reference_bytes, trained_parameters
 
 LINK_ERROR = 0.35
 """Relative standard deviation of `HOST_LINK_SHARE`: the logarithm of sqrt(2), by which both measurements differ from
@@ -85,13 +85,24 @@ def state_moves_s(profile: Profile, layout: UpdateLayout) -> float:
 
     By the law, whether they stay is told by the data sheet of the law's GPU, as its other seconds are.
     """
-    measured = [entry.moves_s for entry in profile.train if entry.layout == layout and entry.moves_s is not None]
+    measured = [
+        entry.moves_s for entry in profile.train if entry.layout == layout.trained and entry.moves_s is not None
+    ]
     physics = train_physics(profile.train_law)
     if measured or physics is None:
         return measured[0] if measured else 0.0
     device = DeviceMemory(profile, physics.gpu.memory_bytes)
     moves, _ = device.step(trainer=device.trainer(layout))
     return sum(move.link_bytes for move in moves) / physics.gpu.host_copy_bytes_per_s
+
+
+def reference_move_s(profile: Profile, layout: UpdateLayout) -> float:
+    """Seconds of an update to bring a rank's part of the reference from host memory to its device; 0 where it stays
+    there. On a CPU it is copied within the host."""
+    if layout.reference != "host":
+        return 0.0
+    rate = _gpu(profile).host_copy_bytes_per_s if profile.machine.kind == "cuda" else HOST_COPY_BYTES_PER_S
+    return reference_bytes(profile, layout) / rate
 
 
 def staging_s(profile: Profile, layout: UpdateLayout) -> float:

@@ -19,6 +19,7 @@ What is assumed:
 - While engines decode, a trainer's parameters and optimizer stay on the device if they fit beside any of the profile's
   engines, or its parameters alone; what does not fit goes to host memory (verl's param_offload and optimizer_offload),
   where it has page-locked memory in all phases. Gradients go after an update.
+- A reference is always on the trainers' devices, or in host memory and comes for a forward pass, beside gradients.
 - Offloaded, AdamW's moments are in host memory in every phase; while the optimizer steps, those of a few parameters
   at a time are on the device. Parameters and gradients are not offloaded.
 - A host holds the copy of parameters and moments that a checkpoint is written from while training goes on.
@@ -29,10 +30,9 @@ What is assumed:
   all its cores (executor/engines/fleet.py). All of it is held in host memory: engines of all layouts stay awake, and a
   trainer keeps parameters, gradients and optimizer in float32.
 
-Left out, since nothing is known of them: processes of reward workers (a job's reward.memory_bytes limits an address
-space and says nothing of what is held) and of trainers on CPUs, activations where the profile measured no peak, and
-what drafts come from: responses on the driver's host (512 MiB at most, executor/drafts/history_store.py) and the
-engines' indexes of those to their prompts.
+Left out, since nothing is known of them: processes of reward workers (reward.memory_bytes limits an address space) and
+of trainers on CPUs, activations where no peak was measured, and what drafts come from (responses on the driver's host,
+512 MiB at most, executor/drafts/history_store.py, and the engines' indexes of them).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from ...plans.facts.device_shares import ASLEEP_SHARE, PLANNED_SHARE, SLACK_SHAR
 from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.cluster import Pool
 from ...plans.schema.levers import EngineLayout, UpdateLayout
+from ...profiles.laws.hardware_peaks import dtype_of
 from ...profiles.laws.rank_memory import (
     CHECKPOINT_BYTES,
     GRADIENT_BYTES,
@@ -89,7 +90,6 @@ WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 # A process on a host (interpreter, torch, kernels) beside weights and KV. An engine has one per rank, one for its core
 # and one for the actor around it; a trainer on GPUs has one per rank.
 HOST_PROCESS_BYTES = 1_000_000_000
-
 # How weights travel in pieces (executor/weights): buckets of whole tensors of at most so many bytes, or of one tensor.
 # A node with engines has two of them, and a third is counted as a reserve; a node of trainers one that it sends.
 BUCKET_BYTES, ARRIVING, LEAVING = 128_000_000, 3, 1
@@ -182,6 +182,12 @@ def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
     return rank_parameters(physics_of(profile.train_law).architecture, layout)
 
 
+def reference_bytes(profile: Profile, layout: UpdateLayout) -> float:
+    """Bytes of a trainer rank's part of a reference, in the type that is computed in; 0 of a layout without one."""
+    each = 0 if layout.reference == "none" else 2 if dtype_of(profile) == "bfloat16" else 4
+    return trained_parameters(profile, layout) * each
+
+
 def training_bytes(profile: Profile, layout: UpdateLayout) -> tuple[dict[str, float], Moments, bool]:
     """(bytes that a trainer's GPU holds while it trains, bytes more at one moment each, whether that is all of it).
 
@@ -197,12 +203,15 @@ def training_bytes(profile: Profile, layout: UpdateLayout) -> tuple[dict[str, fl
         MOMENTS: 0.0 if layout.offload else share * MOMENT_BYTES,
         "trainer_gradients": GRADIENT_BYTES * share,
     }
-    if entry is None or not entry.peak_bytes:
-        return kept, {}, False
-    held = sum(kept.values())
-    if held > entry.peak_bytes:  # it keeps less than float32 masters; of what was measured the shares are guessed
-        return {name: size * entry.peak_bytes / held for name, size in kept.items()}, {}, True
-    return kept, {"backward": {"trainer_activations": entry.peak_bytes - held}}, True
+    moments: Moments = {}
+    measured, held = 0 if entry is None else entry.peak_bytes, sum(kept.values())
+    if held > measured > 0:  # it keeps less than float32 masters; of what was measured the shares are guessed
+        kept = {name: size * measured / held for name, size in kept.items()}
+    elif measured:
+        moments["backward"] = {"trainer_activations": measured - held}
+    reference = {"trainer_reference": reference_bytes(profile, layout)}
+    moments |= {"reference": reference} if layout.reference == "host" else {}
+    return kept | (reference if layout.reference == "device" else {}), moments, measured > 0
 
 
 @dataclass(frozen=True)
@@ -256,6 +265,7 @@ class DeviceMemory:
         weights travel.
         """
         share = trained_parameters(self.profile, layout)
+        kept = {"trainer_reference": reference_bytes(self.profile, layout)} if layout.reference == "device" else {}
         return trainer_holder(
             NO_TRAINER.name,
             share * MASTER_BYTES,
@@ -264,6 +274,7 @@ class DeviceMemory:
             offload=layout.offload,
             training=training,
             sending=sending,
+            kept=kept,
         )
 
     def could_stream(self, layout: UpdateLayout, engines: Engines) -> bool:
@@ -338,8 +349,6 @@ class JobMemory:
         """Memory of a device of the trainers' pool."""
         return DeviceMemory(self.profile, device_bytes(self.profile, self.pools.of_trainers), self.weight_bytes)
 
-    # -- devices -------------------------------------------------------------------------------------------------------
-
     def engines_alone(self, engines: Engines, kind: int = 0) -> list[MemoryUse]:
         """Uses of a device of the engines' pool by engines. On CPUs only their KV space is bounded."""
         side: Side = "engines" if self.pools.apart else "both"
@@ -388,8 +397,6 @@ class JobMemory:
         tp, each = engines.layout.tp, self.pools.rollout.accelerators.memory_bytes
         return MemoryUse("device", "rollout", kind, {KV_CACHE: engines.kv_bytes / tp}, {}, tp * each, side=side)
 
-    # -- hosts ---------------------------------------------------------------------------------------------------------
-
     def trainers_on_host(
         self, layout: UpdateLayout, ranks: int, phase: Phase, beside: Sequence[Engines] = ()
     ) -> dict[str, float]:
@@ -399,8 +406,10 @@ class JobMemory:
         In every phase that may be the copy that a checkpoint is written from while training goes on.
         """
         share = ranks * trained_parameters(self.profile, layout)
-        held = {"checkpoint_copy": share * CHECKPOINT_BYTES}
-        if self.pools.of_trainers.accelerators.kind == "cpu":
+        on_cpu = self.pools.of_trainers.accelerators.kind == "cpu"
+        reference = ranks * reference_bytes(self.profile, layout) if on_cpu or layout.reference == "host" else 0.0
+        held = {"checkpoint_copy": share * CHECKPOINT_BYTES, "trainer_reference": reference}
+        if on_cpu:
             held |= {PARAMETERS: share * MASTER_BYTES, MOMENTS: share * MOMENT_BYTES}
             return {**held, "trainer_gradients": share * GRADIENT_BYTES} if phase == "train" else held
         held["trainer_processes"] = float(ranks * HOST_PROCESS_BYTES)
@@ -436,8 +445,6 @@ class JobMemory:
         shape = law.shape
         bucket = max(BUCKET_BYTES, self.weight_bytes * shape.hidden * max(shape.vocab, shape.intermediate))
         return min(whole, (LEAVING if side == "trainers" else ARRIVING) * bucket)
-
-    # -- the table -----------------------------------------------------------------------------------------------------
 
     def table(self, nodes: NodesTaken, kinds: Sequence[tuple[Engines, UpdateLayout]]) -> tuple[MemoryUse, ...]:
         """All uses of a plan: of each kind of round (engines and trainers) and phase a device and the host of a node;

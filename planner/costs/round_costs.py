@@ -21,7 +21,7 @@ from .draft_costs import drafted_as_planned, drafted_like
 from .job_pools import JobPools, NodesTaken, fewest, pools_of_plan
 from .memory_table import Engines, JobMemory, MemoryUse, Side
 from .reward_costs import AT_ONCE, RewardCost, crowding, further_costs, reward_cost, slower_of, slowest_of
-from .update_costs import TrainCost, train_cost, train_cost_in
+from .update_costs import TrainCost, train_cost, train_cost_in, with_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def train_of(profile: Profile, layout: UpdateLayout, apart: bool = False) -> Tra
     their own. Raises InputError without either."""
     entry = measured_update(profile.train, layout)
     if entry is not None:
-        return train_cost(entry, apart)
+        return with_reference(profile, train_cost(entry, apart), layout.reference)
     if profile.train_law is not None:
         try:
             return train_cost_in(profile, layout, apart)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from ...plans.schema.levers import UpdateLayout
-from ...profiles.laws.suspicions import measured_updates
-from ...profiles.laws.train_law import fits_heads
+from ...plans.schema.levers import ReferencePlace, UpdateLayout
+from ...profiles.laws.suspicions import measured_update, measured_updates
+from ...profiles.laws.train_law import ATTENTION_BACKWARD, BACKWARD, FILL, IMBALANCE, fits_heads
 from ...profiles.laws.train_layouts import RECOMPUTES, SIZES, fitted_memory, physics_of, train_layouts
 from ...profiles.phase_schema import Train, TrainLaw
 from ...profiles.profile_schema import Profile
-from .colocation import state_moves_s
+from .colocation import reference_move_s, state_moves_s
 
 Allowed = Mapping[str, Sequence[Any]]
 """By key of a layout of trainers the values that are considered; keys that are not in it may have any value."""
@@ -37,6 +38,8 @@ class TrainCost:
         peak_bytes: accelerator memory of a rank; 0: not known.
         host_link_s: of `step_s`, what a law takes for states that move between GPU and host memory.
         moves_s: of `step_s`, states that make room for engines and come back.
+        reference_s: of `step_s`, what the forward pass of a reference takes.
+        reference_moved_s: of that, bringing the reference from host memory.
         early: whether ranks have room for their shards beside engines that decode, so that freed devices may train.
     """
 
@@ -47,6 +50,8 @@ class TrainCost:
     peak_bytes: int = 0
     host_link_s: float = 0
     moves_s: float = 0
+    reference_s: float = 0
+    reference_moved_s: float = 0
     early: bool = True
 
     def with_moves(self, moves_s: float) -> TrainCost:
@@ -74,6 +79,42 @@ def train_cost(train: Train, apart: bool = False) -> TrainCost:
     )
 
 
+def with_reference(profile: Profile, cost: TrainCost, place: ReferencePlace) -> TrainCost:
+    """The update with the forward pass of a reference that is kept at `place` over all of its samples, which comes
+    before it.
+
+    By the profile's law a pass that only scores, as the law has it. A measured update took BACKWARD + 1 forward passes
+    for a token, and one more where it recomputed; of attention's pairs it took more, as the law has them
+    (profiles/laws/train_law.py), so that the reference takes one of so many parts.
+    """
+    if place == "none":
+        return cost
+    layout = cost.layout.model_copy(update={"reference": place})
+    moved_s = reference_move_s(profile, layout)
+    if measured_update(profile.train, layout) is None and profile.train_law is not None:
+        physics = physics_of(profile.train_law)
+        token, pair, micro = physics.scored(layout)
+        micro_tokens = FILL * layout.micro_batch_tokens
+        more_s = micro / 2 + IMBALANCE * math.log2(layout.dp) * (micro_tokens * token + micro) + moved_s
+        per_token_s, per_pair_s = (token + micro / micro_tokens) / layout.dp, pair / layout.dp
+        host_link_s = cost.host_link_s + moved_s
+    else:
+        again = layout.recompute != "none"
+        per_token_s = cost.per_token_s / (1 + BACKWARD + (layout.recompute == "full"))
+        per_pair_s = cost.per_token_squared_s / (1 + ATTENTION_BACKWARD + again)
+        more_s, host_link_s = moved_s, cost.host_link_s
+    return replace(
+        cost,
+        layout=layout,
+        step_s=cost.step_s + more_s,
+        per_token_s=cost.per_token_s + per_token_s,
+        per_token_squared_s=cost.per_token_squared_s + per_pair_s,
+        host_link_s=host_link_s,
+        reference_s=more_s,
+        reference_moved_s=moved_s,
+    )
+
+
 def train_cost_in(profile: Profile, layout: UpdateLayout, apart: bool = False) -> TrainCost:
     """Costs of an update in any layout by a profile's law, moving the optimizer's states included (colocation.py),
     unless trainers are on a pool of their own (`apart`).
@@ -88,7 +129,7 @@ def train_cost_in(profile: Profile, layout: UpdateLayout, apart: bool = False) -
     if why is not None:
         raise ValueError(why)
     update, moves_s = physics.update(layout), 0.0 if apart else state_moves_s(profile, layout)
-    return TrainCost(
+    cost = TrainCost(
         layout=layout,
         step_s=update.step_s + moves_s,
         per_token_s=update.per_token_s,
@@ -97,6 +138,18 @@ def train_cost_in(profile: Profile, layout: UpdateLayout, apart: bool = False) -
         host_link_s=physics.moments_s(layout) + moves_s,
         moves_s=moves_s,
     )
+    return with_reference(profile, cost, layout.reference)
+
+
+def measured_costs(profile: Profile, apart: bool, allowed: Allowed) -> list[TrainCost]:
+    """Costs of the profile's measured entries that have allowed values, with the reference that is allowed."""
+    places = allowed.get("reference", ("none",))
+    costs = [
+        with_reference(profile, train_cost(entry, apart), place)
+        for entry in measured_updates(profile.train)
+        for place in places
+    ]
+    return [cost for cost in costs if is_allowed(cost.layout, allowed)]
 
 
 def train_costs(
@@ -114,11 +167,9 @@ def train_costs(
     accelerator, where it has less than its data sheet says. `apart`: trainers are on a pool of their own.
     """
     measured = tuple(
-        train_cost(entry, apart)
-        for entry in measured_updates(profile.train)
-        if entry.micro_batch_tokens in micro_batch_tokens
-        and entry.layout.accelerators == accelerators
-        and is_allowed(entry.layout, allowed)
+        cost
+        for cost in measured_costs(profile, apart, allowed)
+        if cost.layout.micro_batch_tokens in micro_batch_tokens and cost.layout.accelerators == accelerators
     )
     if measured or profile.train_law is None:
         return measured

@@ -53,6 +53,8 @@ def explain(
     if search.space.rewards[decided.cycle.short.reward].further:
         why["reward.further"] = _further(search, decided.cycle)
     why |= _rollouts(search, decided, predicted) | _drafts(search, decided.cycle, job, predicted)
+    if search.space.reference:
+        why["rounds.short.train.reference"] = search.space.reference
     why["step"] = critical_path(predicted).text()
     why |= {f"refused.{number}": refusal for number, refusal in enumerate(search.space.refused)}
     why |= _choice(search, decided, predicted)

@@ -336,12 +336,13 @@ def _checks(profile: Profile, rollout: Mapping[EngineLayout, FittedLine]) -> tup
 
 def _corrected_update(entry: Train, updates: Mapping[TrainCost, FittedLine]) -> Train:
     """An update entry, corrected by its own line; without one by the mean factor and the mean change of overheads."""
-    own_line = next((line for train, line in updates.items() if train.layout == entry.layout), None)
+    own = next(((train, line) for train, line in updates.items() if train.layout.trained == entry.layout), None)
+    own_line = own and own[1]
     factor = own_line.factor if own_line else mean_factor(updates)
     grown = math.fsum(line.overhead - train.step_s for train, line in updates.items()) / len(updates)
     return entry.model_copy(
         update={
-            "step_s": own_line.overhead if own_line else max(0.0, entry.step_s + grown),
+            "step_s": max(0.0, own[1].overhead - own[0].reference_s) if own else max(0.0, entry.step_s + grown),
             "step_s_per_token": factor * entry.step_s_per_token,
             "step_s_per_token_squared": factor * entry.step_s_per_token_squared,
             "noise": own_line.noise if own_line else entry.noise,

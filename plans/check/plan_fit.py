@@ -86,6 +86,7 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) ->
             "step itself has: a token would weigh differently in short and in long rounds"
         )
         yield Fault("divided-by-step", ("job", "bias", "mode"), message, "solve again, which then takes mode sync")
+    yield from _reference(planned, job)
     if planned.placement is not None:
         yield from pool_faults(cluster, planned.placement.train_pool, short.rollout.pool)
     for name, kind in planned.rounds.kinds:
@@ -95,6 +96,20 @@ def misfits(plan: Plan, cluster: Cluster, job: Job, model: ModelShape | None) ->
         if planned.reward.judge is not None:
             yield from _judge(planned.reward.judge, name, kind.rollout, cluster)
     yield from _rewards(planned, job)
+
+
+def _reference(planned: PlannedJob, job: Job) -> Iterator[Fault]:
+    """Faults of a plan whose reference is not where the job's KL wants it, or that has one for no KL."""
+    kl = job.algorithm.kl
+    wanted = "none" if kl is None else kl.placement
+    for name, kind in planned.rounds.kinds:
+        place = kind.train.reference
+        if place == wanted or (wanted == "auto" and place != "none"):
+            continue
+        of_job = "the job has no algorithm.kl" if kl is None else f"the job's algorithm.kl has placement {wanted}"
+        remedy = "device or host, or solve again" if wanted == "auto" else f"{wanted}, or solve again"
+        location = ("job", "rounds", name, "train", "reference")
+        yield Fault("reference-differs", location, f"is {place}, and {of_job}", f"write {remedy}")
 
 
 def executor_faults(plan: Plan, model: ModelShape | None, cluster: Cluster | None) -> list[Fault]:

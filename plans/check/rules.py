@@ -80,6 +80,7 @@ prompts-miscounted       a data.prompts that differs from the number of prompts 
 wrong-step-size          prompts per step or samples per prompt that differ from the job's
 cutoff-beyond-cap        a cutoff at or above the longest response
 loss-divisor             loss divisors (samples or tokens) that no synchronous step of the job has
+reference-differs        a reference of no KL of the job, none for its KL, or one elsewhere than it wants
 divided-by-step          a plan of another mode than sync for a loss that divides by what a step itself has
 forgetful-moments        betas of the job by which a token of a long round moves weights less than one of a short round
 model-guessed            a model whose shape is guessed from its name, or not known

@@ -27,7 +27,7 @@ UPDATE_VALUES: Mapping[str, tuple[Any, ...]] = {
 """By key of a plan's `train` section: the values that the executor's trainers run. A key that is not here may have any
 value that divides the model, or the ranks: dp, tp, sp, state_copies, micro_batch_tokens."""
 
-SAME_IN_BOTH_KINDS = ("dp", "tp", "sp", "state_copies")
+SAME_IN_BOTH_KINDS = ("dp", "tp", "sp", "state_copies", "reference")
 """Keys of `train` with one value for short and for long rounds, since trainers are started once. The others of the keys
 that the executor has (recompute, offload, micro_batch_tokens) may differ."""
 

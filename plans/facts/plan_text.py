@@ -189,6 +189,9 @@ def trainers_text(train: UpdateLayout) -> str:
     sizes = [f"{name} {size}" for name in SIZES if (size := getattr(train, name)) > 1] or ["dp 1"]
     sizes += [f"{train.state_copies} copies of the states"] * (train.state_copies > 1)
     options = [f"recompute {train.recompute}"] * (train.recompute != "none") + ["offload"] * train.offload
+    options += [f"reference {'in host memory' if train.reference == 'host' else 'on the device'}"] * (
+        train.reference != "none"
+    )
     return ", ".join([*sizes, *options])
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Any, Literal
 
 from .public_models import Architecture
 
@@ -74,6 +74,7 @@ class TrainerSetup:
         max_num_seqs: sequences that an engine decodes at once; `max_batched_tokens`: tokens of its largest step.
         engine_sleeps: its weights and KV leave the GPU for training; False: they stay.
         engine_keeps_weights_on_host: a copy of its weights lies in host memory while it sleeps.
+        algorithm: what the update is, as keys of a job's `algorithm` section; empty: not read.
         steps_ahead: steps by which generation runs ahead; 0: synchronous.
         host_bytes: memory of a node's host.
         keys: the framework's own key for an attribute, for remedies.
@@ -137,6 +138,7 @@ class TrainerSetup:
     max_batched_tokens: int | None = None
     engine_sleeps: bool = True
     engine_keeps_weights_on_host: bool = False
+    algorithm: Mapping[str, Any] = field(default_factory=dict)
     steps_ahead: int = 0
     keys: Mapping[str, str] = field(default_factory=dict)
     defaulted: tuple[str, ...] = ()

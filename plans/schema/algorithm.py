@@ -3,8 +3,9 @@
 A key that the job leaves out has the value of the algorithm's paper. A job may override any of them; `overrides` lists
 what it overrides, `check` prints that list and `solve` writes it into the plan.
 
-None of the papers' KL terms is here (later work leaves them out), and RLOO's paper clips nothing: with one update a
-round the ratio is 1 but for the numerical difference of engine and trainer, and the clip only bounds that.
+None of the papers' KL terms is a default (later work leaves them out): `kl` asks for one. RLOO's paper clips nothing:
+with one update a round the ratio is 1 but for the numerical difference of engine and trainer, and the clip only bounds
+that.
 
 What a loss is divided by is a constant of the plan, so that a token weighs the same in short and in long rounds. Two
 settings divide by what a step itself has: `step-token-mean` and `reinforce_plus_plus_baseline`. With them a token of a
@@ -92,6 +93,39 @@ def _is_zero(value: float) -> bool:
     return value == 0.0
 
 
+class ReferenceKl(Strict):
+    """KL divergence of the policy from its reference: the model as the run began with it (`model.path`), frozen.
+
+    With d = log-probability of a sampled token by the policy - that by the reference, an estimate of the token's KL is
+    k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d (Schulman 2020, "Approximating KL Divergence").
+    """
+
+    coefficient: Annotated[float, Field(gt=0, le=100)]
+    """Weight of the KL (verl's kl_loss_coef, TRL's beta)."""
+
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    """How a token's KL is estimated; k1 goes with applied_to: reward alone, since its gradient is zero on average."""
+
+    applied_to: Literal["loss", "reward"] = "loss"
+    """`loss`: a token's estimate is added to its loss and aggregated as that is; importance weights do not act on it.
+    `reward`: the estimates of a response's tokens are summed up and taken off its reward before advantages (verl's
+    use_kl_in_reward), with the engine's log-probabilities as the policy's."""
+
+    placement: Literal["auto", "device", "host"] = "auto"
+    """Where trainers keep the reference: on their devices, or in host memory, from where each step brings it; `auto`:
+    on the devices if the fastest update has room beside it, else in host memory."""
+
+    @model_validator(mode="after")
+    def _has_a_gradient(self) -> ReferenceKl:
+        if (self.estimator, self.applied_to) == ("k1", "loss"):
+            raise cross_error(
+                "is k1, whose gradient in a loss is zero on average, so that nothing would hold the policy; write k3 "
+                "or k2, or applied_to: reward",
+                "estimator",
+            )
+        return self
+
+
 class LearningRateSchedule(Strict):
     """How the learning rate changes from update to update; by default it does not."""
 
@@ -169,6 +203,10 @@ class Algorithm(Strict):
     """Weight of the policy's entropy, in nats, which is added to the objective token by token and aggregated as the
     loss is. Groups whose rewards are all equal are trained for it, too."""
 
+    kl: Annotated[ReferenceKl | None, Field(exclude_if=is_none)] = None
+    """KL divergence from a reference, which holds the policy near the model that the run began with; null: none, and no
+    reference is kept."""
+
     loss_aggregation: Aggregation = _own("loss_aggregation")
     """How token losses become one: `token-mean` (default of cispo): all tokens alike; `seq-mean-token-mean` (default of
     grpo, gspo and reinforce_plus_plus_baseline): all responses alike; `seq-mean-token-sum-norm` (default of dr_grpo and
@@ -207,7 +245,18 @@ class Algorithm(Strict):
                 "the spread of its advantages, a bonus with them; remove the key, or take another algorithm",
                 "entropy_bonus",
             )
+        if self.name == "reinforce_plus_plus_baseline" and self.learns_kl:
+            raise cross_error(
+                "is loss, and reinforce_plus_plus_baseline divides the gradients of a whole step by the spread of its "
+                "advantages, those of the KL with them; write reward, or take another algorithm",
+                "kl.applied_to",
+            )
         return self
+
+    @property
+    def learns_kl(self) -> bool:
+        """Return whether the loss has the KL to the reference, so that groups of equal rewards are trained, too."""
+        return self.kl is not None and self.kl.applied_to == "loss"
 
     @property
     def whole_step(self) -> str | None:

@@ -26,6 +26,14 @@ class EngineLayout(NamedTuple):
         return f"{self.engines} x tp {self.tp}"
 
 
+ReferencePlace = Literal["none", "device", "host"]
+
+
+def is_no_place(place: str) -> bool:
+    """Whether there is no reference to keep."""
+    return place == "none"
+
+
 class UpdateLayout(Strict):
     """The trainers of a round; they take turns with the engines on the same pool."""
 
@@ -59,6 +67,15 @@ class UpdateLayout(Strict):
 
     offload: bool = False
     """Keep the optimizer's state in host memory."""
+
+    reference: Annotated[ReferencePlace, Field(exclude_if=is_no_place)] = "none"
+    """Where trainers keep the frozen weights of the reference of the job's `algorithm.kl`: on their `device`, or in
+    `host` memory, from where each update brings a copy; `none`: the job has no reference."""
+
+    @property
+    def trained(self) -> UpdateLayout:
+        """Return the layout without a reference, as updates are measured."""
+        return self.model_copy(update={"reference": "none"}) if self.reference != "none" else self
 
     @model_validator(mode="after")
     def _copies_are_equal(self) -> UpdateLayout:

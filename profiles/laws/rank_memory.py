@@ -229,6 +229,12 @@ def train_memory(
         "embedding": {"trainer_activations": mine * (token.layer_input + token.end_step)},
         "optimizer": {"trainer_optimizer_step": _moments_at_once(share) * (layout.offload and on_gpu)},
     }
+    if layout.reference == "host":  # brought for a forward pass, of streamed groups beside gradients
+        moments["reference"] = {
+            "trainer_reference": share * c,
+            "trainer_activations": mine * (token.layer_input + token.layer + token.end),
+            "trainer_logits": wide * rows * a.vocab + block,
+        }
     for moment, held in _gathered(a, layout, c, mine > rows).items():
         moments[moment] = moments.get(moment, {}) | held
     gradients = share * GRADIENT_BYTES
@@ -242,6 +248,7 @@ def train_memory(
             "trainer_parameters": share * MASTER_BYTES,
             "trainer_optimizer": 0.0 if layout.offload else share * MOMENT_BYTES,
             "trainer_gradients": steady,
+            "trainer_reference": share * c * (layout.reference == "device"),
         },
         moments=moments,
     )

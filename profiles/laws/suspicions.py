@@ -99,7 +99,7 @@ def measured_updates(measured: Sequence[Train]) -> list[Train]:
 
 def measured_update(measured: Sequence[Train], layout: UpdateLayout) -> Train | None:
     """The measured entry for an update's layout, as it is priced; None where only a law may know it."""
-    return next((entry for entry in measured_updates(measured) if entry.layout == layout), None)
+    return next((entry for entry in measured_updates(measured) if entry.layout == layout.trained), None)
 
 
 def _slow_update(entries: Sequence[Train], work: PolicyWork, peaks: Peaks, mean_tokens: float) -> Iterator[Fault]:

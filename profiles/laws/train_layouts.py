@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ...plans.facts.device_shares import PLANNED_SHARE
 from ...plans.schema.base import Recompute
-from ...plans.schema.levers import UpdateLayout
+from ...plans.schema.levers import ReferencePlace, UpdateLayout
 from ..hardware import GPUS
 from ..phase_schema import TrainLaw
 from .rank_memory import TrainMemory, train_memory
@@ -60,6 +60,7 @@ def train_layouts(
     ep: Sequence[int] = SIZES,
     recompute: Sequence[Recompute] = RECOMPUTES,
     offload: Sequence[bool] = (False, True),
+    reference: Sequence[ReferencePlace] = ("none",),
     memory_bytes: int | None = None,
 ) -> Iterator[UpdateLayout]:
     """Packed layouts on exactly `accelerators` that divide the model and fit its memory, in a stable order.
@@ -72,13 +73,15 @@ def train_layouts(
     Args:
         tp, cp, sp, pp, ep: sizes to consider; a trainer that has no pipeline passes pp=(1,). Sequences are shared by cp
             or by sp, never by both.
+        reference: where a reference may be.
         memory_bytes: of an accelerator, where it has less than its data sheet says; None: as the data sheet says.
     """
     physics = physics_of(law)
     limit = PLANNED_SHARE * min(physics.gpu.memory_bytes, memory_bytes or physics.gpu.memory_bytes)
     experts = ep if physics.architecture.experts else (1,)
     for size in itertools.product(tp, cp, sp, pp, experts, sorted(micro_batch_tokens)):
-        for layout in _ways(law, physics, accelerators, size, offload, recompute):
+        ways = _ways(law, physics, accelerators, size, offload, recompute)
+        for layout in (way.model_copy(update={"reference": place}) for way in ways for place in reference):
             if fitted_memory(law, layout).peak_bytes <= limit:
                 yield layout
 

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from ...plans.facts.model_shape import named_model, sizes_text, tp_divides
 from ...plans.facts.public_models import Architecture
 from ...plans.facts.trainer_setup import TrainerSetup
+from ...plans.schema.algorithm import OWN, Algorithm, ReferenceKl
 from ...plans.schema.base import MOST_SAMPLES_PER_STEP
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job
@@ -35,12 +38,6 @@ GPU = "H100"
 """What is assumed where neither the configuration nor the user says which GPU it is."""
 _RATES = ("actor_rollout_ref.actor.optim.lr", "--lr", "learning_rate", "trainer.policy.optimizer_config.lr",
           "--actor.adam.lr", "--actor_learning_rate")  # fmt: skip
-_CLIPS = (
-    "actor_rollout_ref.actor.clip_ratio_high",
-    "--eps-clip-high",
-    "epsilon_high",
-    "trainer.algorithm.eps_clip_high",
-)
 _TEMPERATURES = ("actor_rollout_ref.rollout.temperature", "--rollout-temperature", "temperature",
                  "generator.sampling_params.temperature", "--rollout.temperature")  # fmt: skip
 
@@ -157,7 +154,7 @@ def _job(
     own = setup.micro_batch_tokens or (setup.micro_batch_samples or 1) * longest
     budgets = sorted({max(longest, own), 2 * max(longest, own)})
     tps = _tps(setup, machines, shape, longest)
-    for what, holds in (("a value model (critic)", setup.critic), ("a reference model", setup.reference),
+    for what, holds in (("a value model (critic)", setup.critic),
                         ("LoRA", setup.lora_rank > 0), ("partial rollouts", setup.partial_rollout),
                         (f"{setup.steps_ahead} steps ahead", setup.steps_ahead > 0)):  # fmt: skip
         if holds:
@@ -168,7 +165,7 @@ def _job(
             f"{key}: {setup.prompts * setup.samples / setup.mini_batch_samples:g} updates a step; rlplan makes one"
         )
     rate = _first(stated, _RATES, taken, 1e-6, 1.0)
-    clip = _first(stated, _CLIPS, taken, 0.2, 1e3)
+    algorithm = "".join(f"  {key}: {value}\n" for key, value in _algorithm(setup, notes).items())
     temperature = _first(stated, _TEMPERATURES, taken, 1.0, 10.0)
     cores = CORES_PER_GPU * machines.per_node * machines.nodes
     placement = "" if setup.colocated else "placement: {train_pool: train, streams: false}\n"
@@ -188,14 +185,40 @@ rollout:
   max_response_tokens: {setup.max_response_tokens}
   temperature: {number(temperature)}
 algorithm:
-  name: grpo
-  learning_rate: {number(rate)}
-  clip_high: {number(clip)}
-  loss_aggregation: token-mean
+{algorithm}  learning_rate: {number(rate)}
   dynamic_sampling: {str(setup.dynamic_sampling).lower()}
 # What rlplan solve tries, {setup.framework}'s own first: TP {setup.rollout_tp}, {own} tokens a micro-batch.
 search: {{tp: {list(tps)}, micro_batch_tokens: {budgets}}}
 {placement}"""
+
+
+def _algorithm(setup: TrainerSetup, notes: list[str]) -> dict[str, str]:
+    """Keys of the job's `algorithm` section as text: those that differ from the algorithm's own. What rlplan does not
+    have so is left out, and noted."""
+    values = {"name": "grpo", "loss_aggregation": "token-mean", **setup.algorithm}
+    if values["name"] == "reinforce_plus_plus_baseline" and values.pop("entropy_bonus", 0.0):
+        notes.append("an entropy bonus: rlplan's reinforce_plus_plus_baseline has none")
+    if "clip_low" in values:
+        values["clip_low"] = min(values["clip_low"], 1.0)  # a ratio is above 0 in any case
+    kl = values.pop("kl", None)
+    if kl is not None:
+        try:
+            ReferenceKl.model_validate(kl)
+            values["kl"] = "{" + ", ".join(f"{key}: {_scalar(value)}" for key, value in kl.items()) + "}"
+            Algorithm.model_validate({**values, "kl": kl, "learning_rate": 1e-6})
+        except ValidationError as error:
+            values.pop("kl", None)
+            where = f"KL to a reference, {kl['estimator']} in the {kl['applied_to']}"
+            notes.append(f"{where}: {error.errors()[0]['msg'].removeprefix('Value error, ')}")
+    own = OWN[values["name"]]._asdict()
+    return {
+        key: _scalar(value) for key, value in values.items() if key == "loss_aggregation" or value != own.get(key, None)
+    }
+
+
+def _scalar(value: object) -> str:
+    """A number or text as YAML writes it."""
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def _first(stated: Mapping[str, str], keys: tuple[str, ...], taken: set[str], default: float, most: float) -> float:

@@ -345,7 +345,7 @@ def _sizes(layout: UpdateLayout) -> tuple[int, int, int, int]:
 
 def _train(points: Mapping[int, Sequence[TrainPoint]], layout: UpdateLayout) -> tuple[Train, ...]:
     """The entries of the first trainer, one for each micro-batch."""
-    sizes = {key: getattr(layout, key) for key in UpdateLayout.model_fields}
+    sizes = {key: getattr(layout, key) for key in UpdateLayout.model_fields if key in Train.model_fields}
     return tuple(
         Train(
             **{**sizes, "micro_batch_tokens": budget},

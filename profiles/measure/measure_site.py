@@ -99,7 +99,7 @@ def site_of(
     samples = job.rollout.samples_per_step
     most = LossPlan(samples=samples, tokens=samples * job.rollout.max_response_tokens)
     # Updates cost what they cost at any learning rate; at 0 they leave the policy as it is.
-    frozen = job.model_copy(update={"algorithm": job.algorithm.model_copy(update={"learning_rate": 0.0})})
+    frozen = job.model_copy(update={"algorithm": job.algorithm.model_copy(update={"learning_rate": 0.0, "kl": None})})
     trainers = {}
     for name, update in named.items():
         trainer = trainer_config(frozen, paths.model, update, pool.accelerators.kind, most)

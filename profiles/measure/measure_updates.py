@@ -186,7 +186,7 @@ def scaled(fit: Train, layout: UpdateLayout, ratios: Sequence[float]) -> Train:
     """The entry of a layout whose updates take `ratios` of the seconds of those that `fit` is of."""
     ratio = statistics.median(ratios)
     spread = statistics.mean(abs(each / ratio - 1) for each in ratios)
-    sizes = {key: getattr(layout, key) for key in UpdateLayout.model_fields}
+    sizes = {key: getattr(layout, key) for key in UpdateLayout.model_fields if key in Train.model_fields}
     return fit.model_copy(
         update={
             **sizes,

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from rlplan.cli.init import init_command
+from rlplan.plans.schema.algorithm import Algorithm
 from rlplan.plans.schema.cluster import load_cluster
 from rlplan.plans.schema.job import load_job
 from rlplan.plans.yaml.errors import InputError
@@ -45,11 +46,43 @@ def test_sizes_lengths_and_rates_are_the_configurations(tmp_path):
 def test_what_is_not_taken_is_listed_and_commented(tmp_path):
     facts = json.loads(imported(tmp_path, VERL, "--json").output)
     text = (tmp_path / "job" / "job.yaml").read_text()
-    for part in ("which GPU it is", "a reference model", "over_sample_rate", "0.5 updates a step"):
+    for part in ("which GPU it is", "over_sample_rate", "0.5 updates a step"):
         assert (part in text) == any(part in note for note in facts["not_taken"])
     assert any("nothing reads it" in note for note in facts["not_taken"])
     assert "trainer.logger" in facts["not_read"] and "trainer.logger" in text
     assert not any("optim.lr" in key for key in facts["not_read"])
+
+
+FLAGS = "actor_rollout_ref.actor."
+ALGORITHMS = {
+    f"{FLAGS}policy_loss.loss_mode=gspo {FLAGS}clip_ratio_low=3e-4 {FLAGS}clip_ratio_high=4e-4 "
+    f"{FLAGS}loss_agg_mode=seq-mean-token-mean {FLAGS}use_kl_loss=False {FLAGS}entropy_coeff=0.001":
+        {"name": "gspo", "entropy_bonus": 0.001},
+    f"{FLAGS}policy_loss.loss_mode=cispo {FLAGS}clip_ratio_low=10 {FLAGS}clip_ratio_high=0.2 "
+    f"{FLAGS}kl_loss_coef=0.02 {FLAGS}kl_loss_type=k2":
+        {"name": "cispo", "clip_low": 1.0, "clip_high": 0.2, "kl": {"coefficient": 0.02, "estimator": "k2"}},
+    f"algorithm.adv_estimator=reinforce_plus_plus_baseline algorithm.use_kl_in_reward=True {FLAGS}use_kl_loss=False "
+    f"algorithm.kl_ctrl.kl_coef=0.05 {FLAGS}clip_ratio_c=5":
+        {"name": "reinforce_plus_plus_baseline", "dual_clip": 5.0, "loss_aggregation": "token-mean",
+         "kl": {"coefficient": 0.05, "estimator": "k1", "applied_to": "reward"}, "clip_high": 0.28},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", ALGORITHMS)
+def test_the_algorithm_and_its_kl_are_the_configurations(tmp_path, settings):
+    imported(tmp_path, VERL.replace("trainer.logger", f"{settings} trainer.logger"))
+    algorithm = load_job(tmp_path / "job" / "job.yaml").algorithm
+    assert algorithm == Algorithm.model_validate(
+        {"learning_rate": 3e-6, "loss_aggregation": algorithm.loss_aggregation, **ALGORITHMS[settings]}
+    )
+
+
+def test_a_kl_that_no_job_may_have_is_left_out_and_noted(tmp_path):
+    facts = json.loads(
+        imported(tmp_path, VERL.replace("trainer.l", f"{FLAGS}kl_loss_type=kl trainer.l"), "--json").output
+    )
+    assert load_job(tmp_path / "job" / "job.yaml").algorithm.kl is None
+    assert any("KL to a reference, k1 in the loss" in note for note in facts["not_taken"])
 
 
 def test_the_user_says_which_machines_and_model(tmp_path):

@@ -97,7 +97,8 @@ VARIANTS = {
     "drafts of many epochs whose time nobody knows": {"drafts": {
         **DRAFTS, "saved_s": None, "by_source": {}, "accepted_share_at": [], "epochs": [EPOCH] * 9}},
     "training": {"skipped_steps": 2, "logprob_mean_abs_diff": 1e-4, "logprob_p99_abs_diff": 2e-3,
-                 "logprob_beyond_share": 0.25, "importance_truncated_share": 0.5, "importance_ratio_mean": 1.00012},
+                 "logprob_beyond_share": 0.25, "importance_truncated_share": 0.5, "importance_ratio_mean": 1.00012,
+                 "kl_reference": 0.0125, "kl_reference_max": 0.02, "reference_s": 0.31},
     "checkpoints": {"checkpoints": {"count": 3, "bytes": 5e9, "stood_s_per_step": 0.25, "write_s": 4.0}},
     **{f"missing engines that cost {cost_s}": {"missing_engines": {**MISSING_ENGINES, "cost_s": cost_s}}
        for cost_s in (3.0, 0.0, -1.0, None)},

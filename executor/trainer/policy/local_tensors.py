@@ -1,5 +1,5 @@
 """What a rank holds of a tensor, memory of the host for copies of it, and parameters that are parked there while
-engines have the device.
+engines have the device, or set aside while a reference's weights stand in for them.
 
 What a parameter holds changes its memory, and the parameter itself stays the same object, as the optimizer and FSDP
 refer to it. FSDP2 keeps a second reference to each shard, which its own method renews (`reset_sharded_param`, as
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -67,9 +67,7 @@ class ParkedParameters:
         """Have all parameters on the device, or else in host memory; returns the bytes that moved."""
         if on_device == self.on_device:
             return 0
-        units = [module for module in self._model.modules() if isinstance(module, FSDPModule)]
-        for unit in units:
-            unit.reshard()  # else a unit that is gathered would come back as it was
+        units = resharded(self._model)
         moved = 0
         for name, parameter in self._model.named_parameters():
             assert parameter.grad is None, "parameters move between updates"
@@ -90,11 +88,59 @@ class ParkedParameters:
                 self._host[name] = host_zeros(held)
             there = self._host[name]
         there.copy_(held, non_blocking=True)
-        if isinstance(parameter, DTensor):
-            parameter._local_tensor = there
-        else:
-            parameter.data = there
+        _hold(parameter, there)
         return held.nbytes
+
+
+class ReferenceWeights:
+    """The weights that a model has when this is made, frozen, which stand in for its own while `active`.
+
+    They are kept in `dtype`, which they are computed in, on the device or else in page-locked host memory, from where
+    each `active` brings a copy. A rank keeps what it holds of the model, whatever is loaded into that later.
+    """
+
+    def __init__(self, model: torch.nn.Module, device: torch.device, dtype: torch.dtype, on_device: bool) -> None:
+        self._model, self._device, self._on_device = model, device, on_device
+        self._weights: dict[str, torch.Tensor] = {}
+        for name, parameter in model.named_parameters():
+            held = local(parameter.detach()).to(dtype, copy=True)
+            self._weights[name] = held if on_device else host_zeros(held, device).copy_(held)
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Have the model compute with these weights, in forwards without a gradient; summed gradients stay."""
+        own = {name: local(parameter.detach()) for name, parameter in self._model.named_parameters()}
+        here = self._weights
+        if not self._on_device:
+            here = {name: held.to(self._device, non_blocking=True, copy=True) for name, held in here.items()}
+        self._hold(here)
+        try:
+            yield
+        finally:
+            self._hold(own)
+
+    def _hold(self, weights: Mapping[str, torch.Tensor]) -> None:
+        units = resharded(self._model)
+        for name, parameter in self._model.named_parameters():
+            _hold(parameter, weights[name])
+        for shard in _shards(units):
+            shard.reset_sharded_param()
+
+
+def _hold(parameter: torch.nn.Parameter, values: torch.Tensor) -> None:
+    """Have a parameter hold `values` as this rank's part of it."""
+    if isinstance(parameter, DTensor):
+        parameter._local_tensor = values
+    else:
+        parameter.data = values
+
+
+def resharded(model: torch.nn.Module) -> list[FSDPModule]:
+    """FSDP2's units, none of which is gathered: a unit that is would come back as it was."""
+    units: list[FSDPModule] = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for unit in units:
+        unit.reshard()
+    return units
 
 
 def _shards(units: Sequence[FSDPModule]) -> Iterator[Any]:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlplan.executor.trainer.losses import Objective, clipped_loss, importance_weights
+from rlplan.executor.trainer.losses import Objective, clipped_loss, importance_weights, kl_estimates
 from rlplan.executor.trainer.train_samples import AGGREGATIONS, group_advantages, step_factor, token_weights
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.plans.schema.algorithm import OWN, Algorithm
@@ -37,6 +37,8 @@ def test_unknown_names_and_divisors_that_are_not_positive_are_refused():
     for samples in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="divided"):
             token_weights("token-mean", [1], [True], DIVISORS._replace(samples=samples))
+    with pytest.raises(ValueError, match="k4"):
+        kl_estimates(torch.zeros(1), "k4")
     with pytest.raises(ValueError, match="drop"):
         importance_weights(torch.ones(1), 2.0, "drop")
 
@@ -127,3 +129,46 @@ def test_what_a_whole_step_divides_by_is_one_factor():
     own = batch.model_copy(update={"loss_aggregation": "step-token-mean"})
     assert step_factor(own, DIVISORS, 9, squares, 45) == pytest.approx(2 * factor)
     assert math.isfinite(step_factor(own, DIVISORS, 3, 0.0, 0))
+
+
+def verl_kl_penalty(logprob, ref_logprob, kl_penalty):
+    """verl 0.9.1, verl/trainer/ppo/core_algos.py, kl_penalty_forward, without the bound of 10 on k3."""
+    if kl_penalty in ("kl", "k1"):
+        return logprob - ref_logprob
+    if kl_penalty in ("mse", "k2"):
+        return 0.5 * (logprob - ref_logprob).square()
+    kl = torch.clamp(ref_logprob - logprob, min=-20, max=20)
+    return torch.exp(kl) - kl - 1
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_kl_estimates_are_those_of_verl_and_agree_with_the_divergence(estimator):
+    generator = torch.Generator().manual_seed(1)
+    policy, reference = (torch.randn(7, generator=generator).double().log_softmax(0) for _ in range(2))
+    drawn = torch.multinomial(policy.exp(), 40_000, replacement=True, generator=generator)
+    found = kl_estimates(policy[drawn] - reference[drawn], estimator)
+    torch.testing.assert_close(found, verl_kl_penalty(policy[drawn], reference[drawn], estimator))
+    exact = (policy.exp() * (policy - reference)).sum().item()
+    off = 0.3 if estimator == "k2" else 0.03  # k2 alone is biased
+    assert found.mean().item() == pytest.approx(exact, rel=off)
+    if estimator == "k3":
+        assert found.min() >= 0.0
+
+
+def test_k3_in_a_loss_pulls_the_policy_and_k1_does_not():
+    reference = torch.tensor([0.5, 0.3, 0.2]).log()
+    slopes = {}
+    for estimator in ("k1", "k2", "k3"):
+        logits = torch.tensor([0.2, 0.5, 0.3]).log().requires_grad_()
+        policy = logits.log_softmax(0)
+        (policy.detach().exp() * kl_estimates(policy - reference, estimator)).sum().backward()
+        slopes[estimator] = logits.grad
+    exact = torch.tensor([0.2, 0.5, 0.3]).log().requires_grad_()
+    policy = exact.log_softmax(0)
+    (policy.exp() * (policy - reference)).sum().backward()
+    torch.testing.assert_close(slopes["k2"], exact.grad)
+    assert slopes["k1"].abs().max() < 1e-7 and (slopes["k3"] @ exact.grad) > 0
+    with pytest.raises(ValueError, match="zero on average"):
+        Algorithm.model_validate(
+            {"name": "grpo", "learning_rate": 1e-6, "kl": {"coefficient": 0.1, "estimator": "k1", "applied_to": "loss"}}
+        )

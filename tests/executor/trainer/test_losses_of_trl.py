@@ -18,6 +18,7 @@ from .test_trainer_rank import (
     agreeing,
     changed,
     gradients,
+    plain_logprobs,
     plain_logs,
     plain_policy,
     random_groups,
@@ -48,7 +49,15 @@ CASES = {
         {"name": "dr_grpo", "importance_sampling": {"cap": 1.2}},
         {"loss": "dr_grpo", "scale": "none", "cap": 1.2},
     ),
-}
+    "kl": ({"name": "grpo", "kl": {"coefficient": 0.3}}, {"beta": 0.3}),
+    "kl, truncated, by tokens": (
+        {"name": "grpo", "kl": {"coefficient": 0.3}, "importance_sampling": {"cap": 1.2},
+         "loss_aggregation": "step-token-mean"},
+        {"loss": "dapo", "beta": 0.3, "cap": 1.2},
+    ),
+}  # fmt: skip
+DRIFT = 0.03
+"""Standard deviation of what is added to each weight of the policies, so that they differ from their reference."""
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +75,8 @@ def groups(model):
 
 
 def trl_loss(policy, groups, loss="grpo", level="token", low=0.2, high=0.2, delta=None, entropy=0.0, scale="group",
-             masks=False, cap=None):  # fmt: skip
-    """TRL's loss of one micro-batch that holds the step, padded to its longest response."""
+             masks=False, cap=None, beta=0.0, reference=None):  # fmt: skip
+    """(TRL's loss, its mean KL) of one micro-batch that holds the step, padded to its longest response."""
     samples = [s for group in groups for s in group]
     logs = [plain_logs(policy, s) for s in samples]
     own = [
@@ -78,6 +87,7 @@ def trl_loss(policy, groups, loss="grpo", level="token", low=0.2, high=0.2, delt
         name: torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
         for name, values in {
             "own": own, "entropies": entropies, "engine": [torch.tensor(s.logprobs) for s in samples],
+            "reference": [plain_logprobs(reference or policy, s).detach() for s in samples],
             "mask": [torch.full((len(s.response_tokens),), int(not (masks and s.truncated))) for s in samples],
         }.items()
     }  # fmt: skip
@@ -90,7 +100,7 @@ def trl_loss(policy, groups, loss="grpo", level="token", low=0.2, high=0.2, delt
         args=SimpleNamespace(delta=delta, steps_per_generation=1, use_bias_correction_kl=False),
         accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, **_: x, sync_gradients=False),
         model=SimpleNamespace(training=True), _metrics=defaultdict(lambda: defaultdict(list)),
-        loss_type=loss, importance_sampling_level=level, epsilon_low=low, epsilon_high=high, beta=0.0,
+        loss_type=loss, importance_sampling_level=level, epsilon_low=low, epsilon_high=high, beta=beta,
         top_entropy_quantile=1.0, off_policy_mask_threshold=None, use_vllm=cap is not None,
         vllm_importance_sampling_correction=cap is not None, current_gradient_accumulation_steps=1,
         max_completion_length=LONGEST, _entropy_bonus_enabled=entropy > 0, use_adaptive_entropy=False,
@@ -100,11 +110,13 @@ def trl_loss(policy, groups, loss="grpo", level="token", low=0.2, high=0.2, delt
         "prompt_ids": padded["mask"][:, :0], "prompt_mask": padded["mask"][:, :0], "completion_ids": padded["mask"],
         "completion_mask": padded["mask"], "advantages": (centred / (spread + 1e-4)).flatten().float(),
         "old_per_token_logps": padded["engine"], "num_items_in_batch": tokens,
+        "ref_per_token_logps": padded["reference"],
     }  # fmt: skip
     if cap is not None:
         inputs["old_per_token_logps"] = padded["own"].detach()
         inputs["importance_sampling_ratio"] = torch.exp(padded["own"].detach() - padded["engine"]).clamp(max=cap)
-    return GRPOTrainer._compute_loss(trainer, None, inputs)
+    loss = GRPOTrainer._compute_loss(trainer, None, inputs)
+    return loss, trainer._metrics["train"]["kl"]
 
 
 def our_trainer(model, groups, settings, micro_batch_tokens):
@@ -116,15 +128,26 @@ def our_trainer(model, groups, settings, micro_batch_tokens):
     return Trainer(TrainerConfig(model, algorithm, UpdateSettings(micro_batch_tokens), SAMPLES, TEMPERATURE, divisors))
 
 
+def drifted(policy):
+    """The policy with other weights, the same for each policy that starts from the same ones."""
+    noise = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for _, parameter in sorted(policy.named_parameters()):
+            parameter.add_(DRIFT * torch.randn(parameter.shape, generator=noise))
+    return policy
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_loss_and_gradients_are_those_of_trl(model, groups, case):
     settings, of_trl = CASES[case]
-    policy = plain_policy(model)
-    loss = trl_loss(policy, groups, **of_trl)
+    drifts = drifted if "kl" in settings else lambda policy: policy
+    policy = drifts(plain_policy(model))
+    loss, kl = trl_loss(policy, groups, reference=plain_policy(model), **of_trl)
     loss.backward()
     expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
 
     trainer = our_trainer(model, groups, settings, micro_batch_tokens=100)
+    drifts(trainer._model)
     computed = gradients(trainer, groups)
     trainer.stream(groups[:2], first=True)
     metrics = trainer.step(groups[2:], streamed=True)
@@ -132,5 +155,7 @@ def test_loss_and_gradients_are_those_of_trl(model, groups, case):
     assert (computed - expected).norm() < 1e-5 * expected.norm()
     assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5, abs=1e-7)
     assert metrics["grad_norm"] == pytest.approx(expected.norm().item(), rel=1e-5)
-    clips = case not in ("cispo", "dr_grpo, truncated")
+    clips = "cap" not in of_trl and case != "cispo"
     assert (0.0 < metrics["ratio_clipped_share"] < 1.0) == clips
+    assert [metrics[key] for key in ("kl_reference",) if key in metrics] == pytest.approx(kl, rel=1e-5)
+    assert ("kl_loss" in metrics) == bool(kl) and all(x > 0.01 for x in kl)

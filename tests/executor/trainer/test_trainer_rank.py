@@ -111,8 +111,9 @@ def new_trainer(model, micro_batch_tokens=256, **changes):
     }  # fmt: skip
     where = {name: changes.pop(name) for name in ("rank", "init_method") if name in changes}
     config = {name: changes.pop(name) for name in CONFIG if name in changes}
+    reference = changes.pop("reference", "none")
     made = Algorithm.model_validate(algorithm | changes)
-    update = UpdateSettings(micro_batch_tokens)
+    update = UpdateSettings(micro_batch_tokens, reference=reference)
     return Trainer(TrainerConfig(model, made, update, SAMPLES, TEMPERATURE, DIVISORS, **config), **where)
 
 
@@ -484,9 +485,14 @@ LAYOUTS["dp 2 sp 2, two copies"] = {"ranks": 4, "sp": 2, "state_copies": 2}
 LAYOUTS["dp 4 tp 2, two copies"] = {"ranks": 8, "tp": 2, "state_copies": 2}
 ALGORITHMS = {
     "sp 2": {"name": "gspo", "clip_low": 0.02, "clip_high": 0.02, "dual_clip": 1.1, "entropy_bonus": 0.01},
-    "dp 4, two copies": {"name": "reinforce_plus_plus_baseline", "loss_aggregation": "step-token-mean"},
+    "dp 2 tp 2": {"kl": {"coefficient": 0.1}, "loss_aggregation": "step-token-mean"},
+    "dp 4, two copies": {
+        "kl": {"coefficient": 0.1, "estimator": "k1", "applied_to": "reward"},
+        "name": "reinforce_plus_plus_baseline",
+        "loss_aggregation": "step-token-mean",
+    },
 }
-"""What is trained with a layout, where it is not grpo: a response's ratio, and divisors of a whole step."""
+"""What is trained with a layout, where it is not grpo: a response's ratio, divisors of a whole step, a reference."""
 
 
 def several_ranks(model, folder, prompts, layout, start=None):
@@ -504,6 +510,7 @@ def several_ranks(model, folder, prompts, layout, start=None):
     metrics = [json.loads((folder / f"metrics-{rank}.json").read_text()) for rank in range(count)]
     for of_rank in metrics:
         del of_rank["seconds"]
+        of_rank.pop("reference_s", None)
     assert all(of_rank == metrics[0] for of_rank in metrics), "ranks must agree on every metric"
     return metrics[0]
 
@@ -574,7 +581,11 @@ def test_ranks_of_every_layout_train_the_weights_that_one_rank_trains(tmp_path, 
     metrics = [single.step(groups_of_step(prompts, step)) for step in range(2)][-1]
     one, several = weights(single, tmp_path), load_file(tmp_path / "sharded" / "weights.safetensors")
     assert max((one[name] - several[name]).abs().max().item() for name in one) < 1e-5
-    for name in ("loss", "grad_norm", "entropy", "parameter_norm", "tokens", "logprob_max_abs_diff"):
+    names = ["loss", "grad_norm", "entropy", "parameter_norm", "tokens", "logprob_max_abs_diff"]
+    if "kl" in ALGORITHMS.get(layout, {}):
+        names.append("kl_reference")
+        assert metrics["kl_reference"] != 0.0, "after a step the policy is not its reference"
+    for name in names:
         assert sharded_metrics[name] == pytest.approx(metrics[name], rel=1e-4, abs=1e-6), name
     resumed = of_layout(model, layout)
     resumed.load(tmp_path / "sharded" / "checkpoint")

@@ -155,6 +155,42 @@ def test_an_algorithm_has_the_frameworks_name_or_is_told_to_miss(tmp_path, frame
         assert (7.5 in values) == (bool(bound) and not missing)
 
 
+KLS = {  # by framework: settings of k3 in the loss, and of k1 in the reward (None: it has none)
+    "trl": ({"beta": 0.03}, None),
+    "verl": (
+        {"actor_rollout_ref.actor.use_kl_loss": True, "actor_rollout_ref.actor.kl_loss_type": "low_var_kl"},
+        {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": "kl", "algorithm.kl_ctrl.kl_coef": 0.03},
+    ),
+    "slime": ({"--use-kl-loss": True, "--kl-loss-coef": 0.03, "--kl-loss-type": "k3"}, None),
+    "skyrl": (
+        {"trainer.algorithm.use_kl_loss": True, "trainer.algorithm.kl_estimator_type": "k3"},
+        {"trainer.algorithm.use_kl_in_reward": True, "trainer.algorithm.kl_loss_coef": 0.03},
+    ),
+    "openrlhf": (
+        {"--algo.kl.use_loss": True, "--algo.kl.estimator": "k3"}, {"--algo.kl.init_coef": 0.03},
+    ),
+}  # fmt: skip
+KLS["vime"] = KLS["slime"]
+
+
+@pytest.mark.parametrize("framework", EXPORTS)
+def test_a_kl_to_a_reference_is_exported_or_told_to_miss(tmp_path, framework):
+    source, table = ExportSource.read(EXAMPLES / "math-32b.yaml", tmp_path), key_table(framework)
+    for kl, expected in zip(
+        ({"coefficient": 0.03}, {"coefficient": 0.03, "estimator": "k1", "applied_to": "reward"}),
+        KLS[framework],
+        strict=True,
+    ):
+        algorithm = Algorithm.model_validate({"name": "grpo", "learning_rate": 1e-6, "kl": kl})
+        job = source.job.model_copy(update={"algorithm": algorithm})
+        export = EXPORTS[framework](ExportDraft(framework, source=replace(source, job=job)))
+        assert all(key in table and table.dead(key) is None for key in export.settings)
+        (told,) = [each for each in export.decisions if each.decision == "algorithm.kl"]
+        assert (told.status == "not expressible") == (expected is None)
+        assert {key: export.settings[key] for key in expected or {}} == (expected or {})
+        assert (0.03 in export.settings.values()) == (expected is not None)
+
+
 @pytest.mark.parametrize("framework", EXPORTS)
 def test_importance_weights_are_exported_for_bfloat16_on_gpus(tmp_path, framework):
     source = ExportSource.read(EXAMPLES / "math-32b.yaml", tmp_path)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rlplan.planner.choose import ties
-from rlplan.planner.choose.candidates import candidate_space as update_layouts
-from rlplan.planner.choose.candidates.candidate_space import feasible_train, sharding_of
+from rlplan.planner.choose.candidates import update_layouts
 from rlplan.planner.choose.candidates.pool_choice import Unplannable
 from rlplan.planner.choose.candidates.solve_options import SolveOptions
+from rlplan.planner.choose.candidates.update_layouts import feasible_train, sharding_of
 from rlplan.planner.choose.cycle_cost import all_cycles
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.update_costs import TrainCost, law_dtype_fault, least_peak, train_cost_in

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplan.planner.choose.candidates.candidate_space import enumerate_space, fitting_beside
+from rlplan.planner.choose.candidates.candidate_space import enumerate_space
 from rlplan.planner.choose.candidates.engine_layouts import feasible_layouts
 from rlplan.planner.choose.candidates.pool_choice import choose_pools
 from rlplan.planner.choose.candidates.solve_options import SolveOptions
+from rlplan.planner.choose.candidates.update_layouts import fitting_beside
 from rlplan.planner.choose.plan_limits import Limits
 from rlplan.planner.costs.decode_costs import engines_of, layout_cost
 from rlplan.planner.costs.job_pools import JobPools, NodesTaken

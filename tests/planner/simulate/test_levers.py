@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from rlplan.planner.choose.candidates.candidate_space import feasible_train
 from rlplan.planner.choose.candidates.round_kinds import LongKey, column_name
 from rlplan.planner.choose.candidates.solve_options import Pass, SolveOptions
+from rlplan.planner.choose.candidates.update_layouts import feasible_train
 from rlplan.planner.costs.job_pools import JobPools
 from rlplan.planner.costs.update_costs import TrainCost, train_costs
 from rlplan.planner.lengths.table_lengths import named_lengths

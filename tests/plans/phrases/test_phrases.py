@@ -107,6 +107,7 @@ def test_layouts_that_differ_in_any_key_have_different_texts():
     values = {key: (2, 4) for key in ("dp", "tp", "pp", "cp", "sp", "ep", "micro_batch_tokens")}
     values["state_copies"] = (1, 2)
     values |= {"recompute": ("none", "full", "selective"), "offload": (False, True)}
+    values["reference"] = ("none", "device", "host")
     assert set(values) == set(UpdateLayout.model_fields)
     layouts = [UpdateLayout(**dict(zip(values, each, strict=True))) for each in itertools.product(*values.values())]
     assert len({update_text(layout) for layout in layouts}) == len(layouts)
