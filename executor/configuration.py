@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..plans.schema.cluster import Pool
-from ..plans.schema.job import Job, JobPaths
+from ..plans.schema.job import EvaluateSpec, Job, JobPaths, RolloutSpec
 from ..plans.schema.levers import EngineLayout, RewardJudge, UpdateLayout
 from ..plans.schema.planned_job import KindNorms, LossPlan, PlannedJob, PooledReward, RewardPlan
 from ..plans.schema.planned_rounds import LongRound, ShortRound
 from ..rounds.round_spec import Mode, RoundSpec
 from ..rounds.timeouts import TimeoutSpec
 from .engines.fleet import FleetConfig
+from .engines.messages import SamplingRules
 from .engines.vllm_options import kv_bytes_per_token
 from .rollout.reward_sum import PoolSize
 from .trainer.step_checks import LOGPROB_LIMITS
@@ -156,7 +157,15 @@ def fleet_config(
         draft_tokens=draft_tokens,
         head_dtype=job.model.head_dtype,
         kv_bytes=kv or {},
+        restricts=sampling_rules(job).restrict
+        or (job.evaluate is not None and sampling_rules(job, job.evaluate).restrict),
     )
+
+
+def sampling_rules(job: Job, of: RolloutSpec | EvaluateSpec | None = None) -> SamplingRules:
+    """By which rules the job's samples are drawn, or those of its evaluations."""
+    limits = of or job.rollout
+    return SamplingRules(limits.top_p, limits.top_k, limits.min_p, job.rollout.stop, job.rollout.stop_token_ids)
 
 
 def planned_trainer(planned: PlannedJob, job: Job, model: str, pool: Pool) -> TrainerConfig:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..plans.phrases.numbers import count
+from ..plans.schema.job import EvaluateSpec, RolloutSpec
 from ..plans.schema.planned_job import PlannedJob
 from ..plans.yaml.errors import InputError
-from .configuration import Configuration, configuration
+from .configuration import Configuration, configuration, sampling_rules
 from .engines.engine_handle import EngineDied, EngineHandle
 from .engines.fleet import Fleet
 from .groups.group_change import MoveRequest, take_request
@@ -38,7 +39,7 @@ from .records.sample_keeper import SampleKeeper
 from .rewards.judge_pool import JudgePool, judge_config
 from .rewards.local_scoring import try_functions
 from .rollout.evaluation import Evaluator
-from .rollout.prompts import PromptText, load_prompts, load_tokenizer, response_text
+from .rollout.prompts import PromptText, load_prompts, load_tokenizer, response_text, stops_must_be_written
 from .rollout.reward_sum import RewardSum
 from .rollout.round_runner import RoundRunner
 from .run import TrainingRun
@@ -89,6 +90,7 @@ class Session:
         job, paths, self._pool = first.checked.job, first.checked.paths, first.pool
         assert paths.data is not None, "prepare has looked for it"
         tokenizer = self._tokenizer = load_tokenizer(paths.model)
+        stops_must_be_written(job.rollout, tokenizer)
         prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward)
         settings = _configuration(executions)
         asked, judge_tokenizer = None, None
@@ -128,11 +130,12 @@ class Session:
         if member is not None:
             self._phases = MemberPhases(member.permits, self._turns, member.engine_units(placement))
 
-        def runner(prompts: Mapping[str, PromptText], temperature: float) -> RoundRunner:
+        def runner(prompts: Mapping[str, PromptText], of: RolloutSpec | EvaluateSpec) -> RoundRunner:
             decode = partial(response_text, tokenizer)
             return RoundRunner(
-                self._fleet, self._rewards, prompts, decode, temperature=temperature, stall_s=options.stall_s
-            )
+                self._fleet, self._rewards, prompts, decode, temperature=of.temperature, rules=sampling_rules(job, of),
+                stall_s=options.stall_s,
+            )  # fmt: skip
 
         self._evaluated: tuple[list[str], RoundRunner] | None = None
         if job.evaluate is not None and member is not None:
@@ -140,11 +143,11 @@ class Session:
         elif job.evaluate is not None:
             assert paths.evaluation is not None, "prepare has looked for it"
             held_out = load_prompts(paths.evaluation, tokenizer, job.rollout.max_prompt_tokens, job.reward)
-            self._evaluated = list(held_out), runner(held_out, job.evaluate.temperature)
+            self._evaluated = list(held_out), runner(held_out, job.evaluate)
             trained = {prompt.tokens for prompt in prompts.values()}
             if both := sum(prompt.tokens in trained for prompt in held_out.values()):
                 watcher.note(f"evaluate.data: {both} of its {count(len(held_out), 'prompt')} are trained on, too")
-        rounds = runner(prompts, job.rollout.temperature)
+        rounds = runner(prompts, job.rollout)
         self._runs = [self._run(execution, rounds, trainers[execution.name], prompts) for execution in executions]
 
     def _run(
@@ -295,8 +298,11 @@ class Session:
         options, speed = self._options, None
         profiled = self._profiled
         if profiled and options.speed_check and self._member is None:  # in a group the machine is others', too
-            seeded = self._executions[0].checked.job.rollout.seed_per_sample
-            speed = SpeedCheck(self._fleet, profiled, len(self._tokenizer), seeded, options.speed_check_every)
+            job = self._executions[0].checked.job
+            speed = SpeedCheck(
+                self._fleet, profiled, len(self._tokenizer), job.rollout.seed_per_sample, options.speed_check_every,
+                sampling_rules(job),
+            )  # fmt: skip
         judges: Sequence[EngineHandle] = () if self._judge is None else self._judge.engines
         leaving = Leaving(self._placer, self._fleet, self._runs, judges)
         # Plans that take turns share engines, and a group's driver looks after the plans of its members.

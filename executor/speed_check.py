@@ -19,6 +19,7 @@ from ..plans.yaml.errors import RunFailed
 from .engines.engine_bench import LONG_TOKENS, SHORT_TOKENS, EngineBench
 from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
+from .engines.messages import NO_RULES, SamplingRules
 from .run import TrainingRun
 from .trainer.train_samples import TrainSample
 from .trainer.trainer_group import TrainerDied, while_trainer_lives
@@ -37,6 +38,7 @@ class SpeedCheck:
         vocabulary: tokens that prompts are made of.
         seeded: whether the job gives each sample a seed of its own.
         every: steps from one check of a run to the next; None: only before the first step.
+        rules: by which the job's tokens are drawn.
     """
 
     fleet: Fleet
@@ -44,6 +46,7 @@ class SpeedCheck:
     vocabulary: int
     seeded: bool
     every: int | None = None
+    rules: SamplingRules = NO_RULES
 
     async def before_step(self, run: TrainingRun, begun: bool) -> str | None:
         """Check the speed if that is due, and write it into the run's trace; `begun`: this process has taken a step of
@@ -79,7 +82,7 @@ class SpeedCheck:
         if self.fleet.draft_tokens:
             for engine in engines:
                 await engine.begin_drafts(0, 0)
-        bench = EngineBench(self.fleet, self.vocabulary, 0, self.seeded)
+        bench = EngineBench(self.fleet, self.vocabulary, 0, self.seeded, self.rules)
         found = [await self._step_s(bench, engines, d.sequences, d.kv_tokens) for d in expected.decode]
         if min(found) <= 0:
             raise RunFailed("the machine stalled while decode steps were timed")

@@ -26,6 +26,7 @@ import gc
 import os
 import pickle
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -104,12 +105,21 @@ class EngineRequests:
                     event.tokens.extend(part.token_ids)
                     if part.logprobs is not None and part.token_ids:  # of no new token, 0.24 gives all log-probs again
                         event.logprobs.extend(part.logprobs.logprobs)
+                    if (
+                        request.rules.stop
+                        and request.drawn_tokens
+                        and not output.finished
+                        and self._stopped(event, request)
+                    ):
+                        await self._engine.abort(name)
+                        event.version_start, event.version_end = versions_of(part, version, version)
+                        break
                     reached = cutoff_tokens is not None and len(event.tokens) >= cutoff_tokens
                     if output.finished:
                         event.name = "released" if part.finish_reason == "abort" else "finished"
                         if event.name == "released" and reached:  # the engine where it goes on begins behind the cutoff
                             self._tell(EngineEvent("cutoff", name))
-                        event.truncated = part.finish_reason == "length"
+                        event.truncated = part.finish_reason == "length" and not self._stopped(event, request)
                         event.version_start, event.version_end = versions_of(part, version, version)
                     elif name in self._released:  # vLLM had not begun with it when it was released
                         await self._engine.abort(name)
@@ -126,6 +136,23 @@ class EngineRequests:
             self._progress.pop(name, None)
             self._started.discard(name)
             self._released.discard(name)
+
+    def _stopped(self, event: EngineEvent, request: Request) -> bool:
+        """Whether a sample that came from another engine has one of its stop strings, of which vLLM, that looks at what
+        it has written itself, may have seen the end only; what is behind it is dropped then."""
+        if not request.drawn_tokens or not request.rules.stop:
+            return False
+        before = request.prompt_tokens[-request.drawn_tokens :]
+
+        def stops(count: int) -> bool:
+            text = self._engine.tokenizer.decode([*before, *event.tokens[:count]], skip_special_tokens=True)
+            return any(stop in text for stop in request.rules.stop)
+
+        if not stops(len(event.tokens)):
+            return False
+        kept = bisect_left(range(len(event.tokens)), True, key=stops)
+        del event.tokens[kept:], event.logprobs[kept:]
+        return True
 
     def held_tokens(self) -> dict[str, int]:
         """By request: tokens that it holds in the KV cache at most, its prompt's included; of one that waits, the
@@ -246,6 +273,11 @@ class RolloutEngine:
         with self._watch.deaths():
             obstacle = next(filter(None, await self._engine.collective_rpc("draw_by_place")), "")
             self._decoding.draws_by_place = not obstacle
+            if obstacle and self._config.restricts:
+                raise ValueError(
+                    "rollout.top_p, top_k, min_p: this vLLM would tell log-probs of what they leave alone "
+                    f"({obstacle}); leave them out, or install vLLM 0.32"
+                )
             if self._config.draft_tokens:
                 await self._engine.collective_rpc("attach_drafts")
             await self._warm_up()

@@ -12,7 +12,7 @@ from ...plans.yaml.errors import RunFailed
 from ..processes.actors import within
 from .engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
 from .fleet import Fleet
-from .messages import EngineEvent, Request
+from .messages import NO_RULES, EngineEvent, Request, SamplingRules
 
 BATCH_DEADLINE_S = 300.0
 SHORT_TOKENS, LONG_TOKENS = 8, 72
@@ -23,13 +23,13 @@ Batches = list[list[tuple[int, ...]]]
 
 
 class EngineBench:
-    """Runs batches on engines of a fleet. `seeded`: each request has its own seed."""
+    """Runs batches on engines of a fleet. `seeded`: each request has its own seed; `rules`: which tokens are drawn."""
 
-    def __init__(self, fleet: Fleet, vocabulary: int, seed: int, seeded: bool) -> None:
+    def __init__(self, fleet: Fleet, vocabulary: int, seed: int, seeded: bool, rules: SamplingRules = NO_RULES) -> None:
         self._news: asyncio.Queue[list[EngineEvent]] = asyncio.Queue()
         self._random = random.Random(seed)
         self._vocabulary = vocabulary
-        self._seeded = seeded
+        self._seeded, self._rules = seeded, rules._replace(stop=(), stop_token_ids=())
         self._serial = itertools.count()
         fleet.listen(self._hear)
 
@@ -70,4 +70,5 @@ class EngineBench:
 
     def _request(self, prompt: tuple[int, ...], tokens: int) -> Request:
         number = next(self._serial)
-        return Request(f"bench-{number}", prompt, tokens, ignore_eos=True, seed=number if self._seeded else None)
+        seed = number if self._seeded else None
+        return Request(f"bench-{number}", prompt, tokens, ignore_eos=True, seed=seed, rules=self._rules)

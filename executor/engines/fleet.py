@@ -39,6 +39,7 @@ class FleetConfig:
         head_dtype: of logits; None: `dtype`.
         kv_bytes: by TP size, of the KV cache of each of an engine's ranks, where a plan says it; else it takes what is
             left of the engines' share of a GPU, or all the KV space of its cores.
+        restricts: some requests have rules that restrict what may be drawn.
     """
 
     layouts: tuple[EngineLayout, ...]
@@ -52,6 +53,7 @@ class FleetConfig:
     draft_tokens: int = 0
     head_dtype: str | None = None
     kv_bytes: Mapping[int, int] = field(default_factory=dict)
+    restricts: bool = False
 
     def engines(self) -> dict[int, list[EngineConfig]]:
         """The engines by TP size: of each size as many as the largest layout of that size has."""
@@ -76,6 +78,7 @@ class FleetConfig:
             seed=self.seed + number,
             draft_tokens=self.draft_tokens,
             head_dtype=self.head_dtype,
+            restricts=self.restricts,
         )
 
 

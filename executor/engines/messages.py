@@ -10,6 +10,25 @@ from typing import NamedTuple
 ALIVE_TOKENS = 256
 
 
+class SamplingRules(NamedTuple):
+    """Which tokens may be drawn, and what ends a response beside its cap and the model's end token: as the keys of a
+    job's `rollout`, whose defaults restrict nothing."""
+
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+    @property
+    def restrict(self) -> bool:
+        """Whether some tokens may not be drawn."""
+        return (self.top_p, self.top_k, self.min_p) != (1.0, 0, 0.0)
+
+
+NO_RULES = SamplingRules()
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """How one engine is built. Lengths in tokens, memory in bytes; `cores` are host core ids for device cpu, `gpus`
@@ -19,6 +38,7 @@ class EngineConfig:
     engine beside others gets while these want them too. `memory_share`: of a GPU's memory, what must be free when it
     starts; its KV cache then has `kv_memory_bytes` on each GPU, where it otherwise (None) takes what is left of the
     engines' share. `sleeps`: it leaves GPUs to trainers in turns. `head_dtype`: of its logits; None: `dtype`.
+    `restricts`: some requests have rules that restrict what may be drawn.
     """
 
     name: str
@@ -38,6 +58,7 @@ class EngineConfig:
     sleeps: bool = True
     draft_tokens: int = 0
     head_dtype: str | None = None
+    restricts: bool = False
 
     def renamed(self, name: str) -> EngineConfig:
         """Another engine that is built like this one."""
@@ -65,7 +86,8 @@ class Request:
 
     With a `seed` the sample does not depend on the requests that decode beside it. `drawn_tokens`: of the prompt's
     last tokens, those that another engine has decoded of this sample, by the same weights. With `choices` the engine
-    can write one of these texts and nothing else. `prompt_id`: whose earlier responses drafts may come from.
+    can write one of these texts and nothing else. `prompt_id`: whose earlier responses drafts may come from. Tokens are
+    drawn at the `temperature` and by `rules`.
     """
 
     request_id: str
@@ -78,6 +100,7 @@ class Request:
     drawn_tokens: int = 0
     choices: tuple[str, ...] = ()
     prompt_id: str = ""
+    rules: SamplingRules = NO_RULES
 
     @property
     def output_interval(self) -> int:

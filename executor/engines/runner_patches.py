@@ -19,6 +19,11 @@ has the same tokens with drafts as without, up to the rounding of the model's ou
 vLLM's, which samples twice. What vLLM does to outputs by the request's earlier tokens (penalties, bad words,
 processors), no request of ours asks for.
 
+What restricts a draw (`top_p`, `top_k`, `min_p`) is applied here, behind the temperature, and log-probs are taken
+before it: of the whole softmax, as the trainer's are. vLLM would tell those of what is left of it, which differ from
+the trainer's by the logarithm of the chance that is left, in each token and always to one side. A place of a draft is
+restricted as its sample is.
+
 Steps without drafts take the path of an engine that has none. vLLM (0.32) prepares every step of an engine that can
 draft for its rejection sampler, which samples twice and gathers log-probs over all tokens, even where no sample has a
 draft: about a sixth of a decode step of a small model on a CPU. Its plain sampler draws the same tokens for requests
@@ -38,7 +43,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from .vllm_options import SEED
+from .vllm_options import MIN_P, SEED
 
 PARAMETERS = {
     "sampler.topk_topp_sampler.forward": ("logits", "generators", "k", "p"),
@@ -107,6 +112,7 @@ class SeededSampling:
         self._runner = runner
         self._names: list[str] = []
         self._seeds: torch.Tensor | None = None
+        self._min_p: torch.Tensor | None = None
         self._drafted: tuple[torch.Tensor, torch.Tensor] | None = None
         self._draw = drawn_on_cpu if runner.device.type == "cpu" else torch.compile(drawn, dynamic=True)
         with torch.inference_mode():  # as vLLM's steps are, or they would compile it once more
@@ -127,30 +133,47 @@ class SeededSampling:
             self._drafted = None
 
     def _forward(self, logits: torch.Tensor, generators: Any, top_k: Any, top_p: Any) -> Any:
-        """A token of each row and all log-probs, as vLLM's sampler; no request of ours asks for top-k or top-p."""
-        seeds = self._seeds_of_batch()
-        if seeds is None or top_k is not None or top_p is not None:
-            return self._by_vllm(logits, generators, top_k, top_p)
-        runner = self._runner
+        """A token of each row, drawn from what its limits leave, and the log-probs of all tokens without them."""
+        self._look_at_batch()
+        runner, seeds, min_p = self._runner, self._seeds, self._min_p
         if self._drafted is None:
             tokens = runner.query_start_loc.gpu[1 : len(logits) + 1] - 1
         else:
             rows, tokens = self._drafted
-            seeds = seeds[rows]
-        return self._draw(logits, seeds, runner.positions[tokens]), logits.log_softmax(dim=-1, dtype=torch.float32)
+            seeds, min_p, top_k, top_p = (
+                None if values is None else values[rows] for values in (seeds, min_p, top_k, top_p)
+            )
+        limited = any(values is not None for values in (min_p, top_k, top_p))
+        if seeds is None and not limited:
+            return self._by_vllm(logits, generators, top_k, top_p)
+        log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
+        if min_p is not None:
+            least = logits.amax(dim=-1, keepdim=True) + min_p.log()[:, None]
+            logits = logits.masked_fill(logits < least, -torch.inf)
+        if seeds is None:
+            return self._by_vllm(logits, generators, top_k, top_p)[0], log_probs
+        if top_k is not None or top_p is not None:
+            from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
-    def _seeds_of_batch(self) -> torch.Tensor | None:
-        """The seed of each row; None if no request has one."""
+            logits = apply_top_k_top_p(logits, top_k, top_p)
+        return self._draw(logits, seeds, runner.positions[tokens]), log_probs
+
+    def _look_at_batch(self) -> None:
+        """Take the seed and the `min_p` of each row; None of all if no request has one."""
         names = self._runner.input_batch.req_ids
-        if names != self._names:
-            self._names, self._seeds = list(names), None
-            requests = [self._runner.requests[name].sampling_params.extra_args or {} for name in names]
-            if any(SEED in request for request in requests):
-                both = zip(requests, names, strict=True)
-                seeds = [request[SEED] if SEED in request else crc32(name.encode()) for request, name in both]
-                pinned = self._runner.device.type == "cuda"  # so that the copy waits for no step
-                self._seeds = torch.tensor(seeds, pin_memory=pinned).to(self._runner.device, non_blocking=True)
-        return self._seeds
+        if names == self._names:
+            return
+        self._names, self._seeds, self._min_p = list(names), None, None
+        requests = [self._runner.requests[name].sampling_params.extra_args or {} for name in names]
+        if any(SEED in request for request in requests):
+            both = zip(requests, names, strict=True)
+            self._seeds = self._on_device([each[SEED] if SEED in each else crc32(name.encode()) for each, name in both])
+        if any(MIN_P in request for request in requests):
+            self._min_p = self._on_device([float(request.get(MIN_P, 0.0)) for request in requests])
+
+    def _on_device(self, values: list[Any]) -> torch.Tensor:
+        pinned = self._runner.device.type == "cuda"  # so that the copy waits for no step
+        return torch.tensor(values, pin_memory=pinned).to(self._runner.device, non_blocking=True)
 
 
 REJECTED = -1

@@ -43,7 +43,7 @@ def environment(config: EngineConfig) -> dict[str, str]:
     # Drawing by seeds, drafts and reloaded weights are written for vLLM's first model runner, the only one on CPUs. On
     # GPUs vLLM would take its second one for some models.
     env["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-    # Requests ask for no top-k and no top-p, so FlashInfer's sampler would only be compiled at a start, and never used.
+    # FlashInfer's sampler knows neither the seeds of samples nor log-probs; it would only be compiled at a start.
     env["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
     if config.gpus:
         env |= visible_gpus(config.gpus)
@@ -87,7 +87,7 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
         "seed": config.seed,
         "enable_prefix_caching": True,
         "disable_log_stats": True,
-        # Log-probs of the distribution that was sampled from, so that the trainer's can be compared with them.
+        # Log-probs at the temperature, as the trainer's; what restricts a draw is left out of them (runner_patches.py).
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
         "worker_extension_cls": "rlplan.executor.engines.engine_worker.EngineRank",
@@ -139,6 +139,10 @@ def kv_bytes_per_token(model_path: str, dtype: str, tp: int = 1) -> int:
 SEED = "rlplan_seed"
 """Key of vLLM's extra arguments: a request's seed, within [0, 2**32) (runner_patches.py)."""
 
+MIN_P = "rlplan_min_p"
+"""Key of vLLM's extra arguments: a request's `min_p`. vLLM's own is applied where its sampler could tell log-probs of
+the whole softmax no more, and refused by engines that draft."""
+
 
 def sampling_parameters(request: Request, draws_by_place: bool = True) -> Any:
     """vLLM's `SamplingParams` of a request.
@@ -153,6 +157,11 @@ def sampling_parameters(request: Request, draws_by_place: bool = True) -> Any:
     further: dict[str, Any] = {}
     if requests_have_intervals():
         further["stream_interval"] = request.output_interval
+    rules = request.rules
+    if rules.stop:
+        further |= {"stop": list(rules.stop), "include_stop_str_in_output": True}
+    if rules.stop_token_ids:
+        further["stop_token_ids"] = list(rules.stop_token_ids)
     if request.choices:
         from vllm.sampling_params import StructuredOutputsParams
 
@@ -164,6 +173,8 @@ def sampling_parameters(request: Request, draws_by_place: bool = True) -> Any:
             PROMPT_TOKENS: len(request.prompt_tokens) - request.drawn_tokens,
             REQUEST: request.request_id,
         }
+    if rules.min_p:
+        extra_args[MIN_P] = rules.min_p
     if seed is not None and draws_by_place:
         extra_args[SEED], seed = seed, None
     elif seed is not None:
@@ -172,9 +183,11 @@ def sampling_parameters(request: Request, draws_by_place: bool = True) -> Any:
         extra_args=extra_args or None,
         max_tokens=request.max_tokens,
         temperature=request.temperature,
+        top_p=rules.top_p,
+        top_k=rules.top_k,
         logprobs=0,
         flat_logprobs=True,
-        detokenize=False,
+        detokenize=bool(rules.stop),
         ignore_eos=request.ignore_eos,
         seed=seed,
         output_kind=RequestOutputKind.DELTA,

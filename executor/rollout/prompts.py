@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.files.prompt_rows import Prompt, read_prompts
+from ...plans.schema.job import RolloutSpec
 from ...plans.schema.reward_spec import RewardKind, RewardSpec
 from ...plans.yaml.errors import InputError
 
@@ -49,6 +50,24 @@ def load_tokenizer(model_path: str) -> Any:
             model_path,
         )
     return tokenizer
+
+
+def stops_must_be_written(rollout: RolloutSpec, tokenizer: Any) -> None:
+    """Raises InputError for a stop that no response can have: a text with a special token in it, which texts of
+    responses leave out, or a token that the model does not have."""
+    if not rollout.stop and not rollout.stop_token_ids:
+        return
+    special = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=False))
+    for text in rollout.stop:
+        if (token := next((each for each in special if each in text), None)) is not None:
+            raise InputError(
+                f"rollout.stop: {text!r} has the special token {token!r}, which no response's text has; write its "
+                f"number into rollout.stop_token_ids: [{special[token]}]"
+            )
+    if (last := max(rollout.stop_token_ids, default=-1)) >= len(tokenizer):
+        raise InputError(
+            f"rollout.stop_token_ids: the model's tokenizer has no token {last}, but {len(tokenizer)} tokens"
+        )
 
 
 def response_text(tokenizer: Any, tokens: Sequence[int]) -> str:

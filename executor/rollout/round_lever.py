@@ -44,7 +44,7 @@ class SamplesAhead:
 
     Args:
         rule: decides.
-        ledger: of the round, whose prompts, tag and temperature they share.
+        ledger: of the round, whose prompts, tag, temperature and sampling rules they share.
         most_tokens: of a response.
     """
 
@@ -63,8 +63,11 @@ class SamplesAhead:
         for engine, prompt in self._rule.fill(running):
             name = f"{self._ledger.tag}/ahead.{len(self.prompt_of)}"
             self.prompt_of[name], self._decoding[name] = prompt, engine
-            tokens, temperature = self._ledger.prompts[prompt].tokens, self._ledger.temperature
-            begun.append((engine, Request(name, tokens, self._most_tokens, temperature=temperature, prompt_id=prompt)))
+            request = Request(
+                name, self._ledger.prompts[prompt].tokens, self._most_tokens,
+                temperature=self._ledger.temperature, prompt_id=prompt, rules=self._ledger.rules,
+            )  # fmt: skip
+            begun.append((engine, request))
         return begun
 
     def heard(self, request_id: str) -> None:

@@ -15,6 +15,7 @@ from ...rounds.balancing.placement import ByLoad, PrefixSharing
 from ...rounds.machines.round import Round
 from ...rounds.seeds import RoundSeeds
 from ..engines.fleet import Fleet
+from ..engines.messages import NO_RULES, SamplingRules
 from .live_round import GiveWeights, Inbox, LiveRound
 from .prompts import PromptText
 from .reward_sum import PartScorer, RewardSum
@@ -61,6 +62,7 @@ class RoundRunner:
         decode_text: Callable[[list[int]], str],
         *,
         temperature: float,
+        rules: SamplingRules = NO_RULES,
         stall_s: float = 120.0,
         ignore_eos: bool = False,
     ) -> None:
@@ -69,7 +71,7 @@ class RoundRunner:
         self._rewards = rewards if isinstance(rewards, RewardSum) else RewardSum.alone(rewards)
         self._prompts = prompts
         self._decode_text = decode_text
-        self._temperature = temperature
+        self._temperature, self._rules = temperature, rules
         self._stall_s = stall_s
         self._ignore_eos = ignore_eos
         self._health = ScoringHealth(len(prompts))
@@ -96,6 +98,7 @@ class RoundRunner:
         ledger = SampleLedger(
             [engine.name for engine in engines], self._prompts, tag, options.seeds,
             own or ByLoad(len(engines), options.sharing), temperature=self._temperature, ignore_eos=self._ignore_eos,
+            rules=self._rules,
         )  # fmt: skip
         self.progress = ledger.progress
         self._health.begin_round()

@@ -19,7 +19,7 @@ from ...plans.yaml.errors import RunFailed
 from ...rounds.balancing.placement import SamplePlacement, ToPlace
 from ...rounds.machines.events import Issue, SampleKey
 from ...rounds.seeds import RoundSeeds, SeedLedger
-from ..engines.messages import EngineEvent, Request
+from ..engines.messages import NO_RULES, EngineEvent, Request, SamplingRules
 from ..trainer.train_samples import Ints
 from .prompts import PromptText
 from .round_samples import Progress, RolloutSample
@@ -46,12 +46,13 @@ class SampleLedger:
         *,
         temperature: float,
         ignore_eos: bool,
+        rules: SamplingRules = NO_RULES,
     ) -> None:
         self.samples: dict[SampleKey, RolloutSample] = {}
         self.progress = Progress()
         self.last_decode_s = 0.0
         self._engines = list(engines)
-        self.prompts, self.tag, self.temperature = prompts, tag, temperature
+        self.prompts, self.tag, self.temperature, self.rules = prompts, tag, temperature, rules
         self._seeds = None if seeds is None else SeedLedger(seeds)
         self._placement = placement
         self._ignore_eos = ignore_eos
@@ -163,6 +164,7 @@ class SampleLedger:
             seed=None if self._seeds is None else self._seeds.seed(key),
             drawn_tokens=kept,
             prompt_id=issue.prompt,
+            rules=self.rules,
         )
 
     def release(self, event: EngineEvent, version: str) -> None:

@@ -29,7 +29,9 @@ from .base import (
     is_empty,
     is_false,
     is_none,
+    is_one,
     is_true,
+    is_zero,
 )
 from .levers import FinishedShares, SearchCutoff, SearchDrafts
 from .reward_spec import OneOrList
@@ -111,6 +113,14 @@ class DataSpec(Strict):
         return self
 
 
+TopP = Annotated[float, Field(gt=0, le=1, exclude_if=is_one)]
+TopK = Annotated[int, Field(ge=0, exclude_if=is_zero)]
+MinP = Annotated[float, Field(ge=0, lt=1, exclude_if=is_zero)]
+StopText = Annotated[str, Field(min_length=1, max_length=200)]
+Stops = Annotated[tuple[StopText, ...], Field(max_length=16, strict=False, exclude_if=is_empty)]
+StopTokens = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=64, strict=False, exclude_if=is_empty)]
+
+
 class ModelSpec(Strict):
     """The policy's initial weights."""
 
@@ -146,6 +156,23 @@ class RolloutSpec(Strict):
 
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     """Sampling temperature; greedy decoding (0) gives equal samples, hence no advantages."""
+
+    top_p: TopP = 1.0
+    """Tokens are drawn from the likeliest ones alone whose chances add up to this; 1: from all. The update takes them
+    as drawn from all of the policy's distribution, so below 1, as with `top_k` and `min_p`, it is biased."""
+
+    top_k: TopK = 0
+    """Tokens are drawn from so many of the likeliest alone; 0: from all."""
+
+    min_p: MinP = 0.0
+    """Tokens are drawn from those alone that have at least this share of the likeliest token's chance; 0: from all."""
+
+    stop: Stops = ()
+    """Texts that end a response beside the model's end token. The response is complete: with the text, which is trained
+    on and which rewards read, and not truncated."""
+
+    stop_token_ids: StopTokens = ()
+    """Tokens that end a response beside the model's end token, and are its last."""
 
     seed_per_sample: bool = False
     """Give each sample a seed of its own: runs of one job can then be compared draw by draw, and a resumed run draws
@@ -191,6 +218,15 @@ class EvaluateSpec(Strict):
 
     temperature: Annotated[float, Field(ge=0, le=10)] = 1.0
     """Sampling temperature; 0 decodes greedily, one response to a prompt."""
+
+    top_p: TopP = 1.0
+    """As `rollout.top_p`, of evaluations; `rollout.stop` and `rollout.stop_token_ids` end their responses, too."""
+
+    top_k: TopK = 0
+    """As `rollout.top_k`, of evaluations."""
+
+    min_p: MinP = 0.0
+    """As `rollout.min_p`, of evaluations."""
 
     passes_at: float = 1.0
     """Least reward of a response that passes."""

@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
+from ...executor.configuration import sampling_rules
 from ...executor.drafts.history_store import HistoryStore
 from ...executor.engines.engine_handle import EngineEvents, EngineHandle, EngineNews
 from ...executor.engines.messages import Request
@@ -145,6 +146,7 @@ class _DraftingEngine:
                 prompt_tokens=prompt.tokens,
                 max_tokens=rollout.max_response_tokens,
                 temperature=rollout.temperature,
+                rules=sampling_rules(subject.job),
                 seed=number + 1_000_003 * self._rounds if self._seeded else None,
                 prompt_id=prompt.prompt,
             )

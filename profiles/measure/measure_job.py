@@ -21,13 +21,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...executor.configuration import sampling_rules
 from ...executor.engines.engine_bench import EngineBench
 from ...executor.engines.engine_handle import EngineHandle
 from ...executor.engines.vllm_options import kv_bytes_per_token
 from ...executor.placement.live_checks import check_shared
 from ...executor.processes.actors import start_ray
 from ...executor.processes.supervision import together
-from ...executor.rollout.prompts import load_prompts, load_tokenizer, response_text
+from ...executor.rollout.prompts import load_prompts, load_tokenizer, response_text, stops_must_be_written
 from ...executor.rollout.reward_sum import RewardSum
 from ...executor.rollout.round_runner import RoundRunner
 from ...plans.facts.model_shape import named_model
@@ -148,7 +149,7 @@ async def measure_engines(
             if not number:
                 await sampler.lengths(widest)
                 if beside is not None:
-                    bench = EngineBench(site.fleet, vocabulary, seed=0, seeded=subject.job.rollout.seed_per_sample)
+                    bench = _bench(subject.job, site, vocabulary, seed=0)
                     await sampler.ready(widest, "beside")  # after their updates the engines sleep
                     await beside(engines[0], bench)
             least_s = max(least_s, budget.elapsed_s - before_s)
@@ -167,6 +168,11 @@ async def measure_engines(
     return tuple(costs)
 
 
+def _bench(job: Job, site: Site, vocabulary: int, seed: int) -> EngineBench:
+    """Batches that are drawn as the job's samples."""
+    return EngineBench(site.fleet, vocabulary, seed, job.rollout.seed_per_sample, sampling_rules(job))
+
+
 async def _least(
     subject: Subject,
     site: Site,
@@ -182,7 +188,7 @@ async def _least(
     await sampler.ready(layout, "profile")
     samples = math.ceil(share_of_step(layout, layouts, subject.pool) * rollout.samples_per_step)
     decoded = Decoded(samples, rollout.max_prompt_tokens, rollout.longest_tokens)
-    bench = EngineBench(site.fleet, vocabulary, seed=layout.tp, seeded=rollout.seed_per_sample)
+    bench = _bench(subject.job, site, vocabulary, seed=layout.tp)
     costs = await measure_layout(bench, site.fleet.engines(layout), layout, decoded, budget, name)
     await sampler.least(layout, first=layout == layouts[0])
     return costs
@@ -232,6 +238,7 @@ async def _measure(
     budget, on_gpu = TimeBudget(effort.minutes, notify), pool.accelerators.kind == "cuda"
     tokenizer = load_tokenizer(paths.model)
     assert paths.data is not None, "rlplan profile has looked for it"
+    stops_must_be_written(job.rollout, tokenizer)
     prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward)
     subject = Subject(job, paths, pool_name, pool, parameter_count(paths.model))
     known = named_model(paths.model).architecture
@@ -250,6 +257,7 @@ async def _measure(
         prompts,
         partial(response_text, tokenizer),
         temperature=job.rollout.temperature,
+        rules=sampling_rules(job),
     )
     with tempfile.TemporaryDirectory(prefix=".rlplan-profile-", dir=None if own_machine else out.parent) as folder:
         weights = Path(folder) / "weights.safetensors"

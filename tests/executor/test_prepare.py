@@ -10,6 +10,7 @@ import pytest
 from rlplan.executor import prepare as prepare_module
 from rlplan.executor import session
 from rlplan.executor.configuration import configuration, kv_bytes
+from rlplan.executor.engines.messages import SamplingRules
 from rlplan.executor.execute import execute
 from rlplan.executor.groups.group_change import MoveRequest, write_request
 from rlplan.executor.placement.run_placement import DoesNotFit
@@ -242,7 +243,10 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
         *[("node_back", {"node": 1, "address": "10.0.0.2"})] * 2,
     ]  # fmt: skip
     made = parts.made
-    assert made["RoundRunner"].options == {"temperature": 1.0, "stall_s": 9.0} and made["Fleet"].options["placer"]
+    assert (
+        made["RoundRunner"].options == {"temperature": 1.0, "rules": SamplingRules(), "stall_s": 9.0}
+        and made["Fleet"].options["placer"]
+    )
     assert made["RoundRunner"].arguments[3]([1]) == "text" and made["TrainerGroup"].arguments[0] == "two"
     assert made["TrainingRun"].options["prompt_ids"] == ["p0", "p1"] and made["TrainingRun"].options["permits"] is None
     train_pool, where = made["device_ledger"].arguments[3:5]

@@ -92,6 +92,11 @@ MEASURED_WITH = (
     "reward.packages",
     "reward.partial",
     "rollout.temperature",
+    "rollout.top_p",
+    "rollout.top_k",
+    "rollout.min_p",
+    "rollout.stop",
+    "rollout.stop_token_ids",
 )
 """Keys of a job that make a plan stale even if the solver does not read them: profile and length trace were measured
 with them, and with other values both would be of another job."""
@@ -158,7 +163,8 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
 
 READ: dict[str, dict[str, Any]] = {
     "job": {
-        "rollout.temperature": 0.7, "search.tp": [1], "algorithm.mask_truncated": True,
+        "rollout.temperature": 0.7, "rollout.top_p": 0.9, "rollout.stop": ["</a>"],
+        "search.tp": [1], "algorithm.mask_truncated": True,
         "algorithm.loss_aggregation": "token-mean",
     },
     "cluster": {

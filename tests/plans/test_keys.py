@@ -118,6 +118,23 @@ def test_the_keys_of_a_jobs_model_change_what_is_started(documents):
     assert settings == [(None, "auto"), ("float32", "on")]
 
 
+def test_a_job_and_its_evaluations_have_rules_of_their_own(documents):
+    pytest.importorskip("ray")
+    from rlplan.executor.configuration import sampling_rules
+
+    plan, job = Plan.model_validate(documents.plan), documents.folder.path("job.yaml")
+    assert not documents.configuration(plan).fleet.restricts
+    ends = "  stop: [</a>]\n  stop_token_ids: [7]\n"
+    documents.folder.edit("job.yaml", "rollout:\n", f"rollout:\n{ends}")
+    assert not documents.configuration(plan).fleet.restricts, "any token may be drawn"
+    job.write_text(job.read_text() + "evaluate: {data: e.jsonl, every_steps: 5, top_p: 0.5, top_k: 8, min_p: 0.1}\n")
+    assert documents.configuration(plan).fleet.restricts
+    documents.folder.edit("job.yaml", ends, f"{ends}  top_p: 0.9\n  top_k: 40\n  min_p: 0.05\n")
+    found = load_job(job)
+    assert sampling_rules(found) == (0.9, 40, 0.05, ("</a>",), (7,))
+    assert sampling_rules(found, found.evaluate) == (0.5, 8, 0.1, ("</a>",), (7,))
+
+
 def test_each_key_of_a_further_pool_changes_what_is_started(documents):
     pytest.importorskip("ray")
     job = 'kind: function\n  function: "pkg.mod:score"\n  workers: 1\n  deadline_s: 2.0\n  retries: 2\n'

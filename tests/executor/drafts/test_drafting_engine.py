@@ -7,7 +7,7 @@ import pytest
 
 from rlplan.executor.drafts.draft_messages import PromptHistory
 from rlplan.executor.engines.fleet import Fleet, FleetConfig
-from rlplan.executor.engines.messages import Request
+from rlplan.executor.engines.messages import Request, SamplingRules
 from rlplan.executor.example.task import draw_data
 from rlplan.executor.example.warmup import make_tokenizer
 from rlplan.plans.schema.levers import EngineLayout
@@ -151,12 +151,13 @@ def test_log_probs_of_accepted_drafts_are_those_of_a_forward_pass(engine, models
         assert event.logprobs == pytest.approx(drawn.tolist(), abs=1e-4)
 
 
-def test_a_seeded_request_has_the_same_tokens_with_and_without_drafts(engine, models, prompts, loop):
+@pytest.mark.parametrize("rules", [SamplingRules(), SamplingRules(0.8, 20, 0.02)])
+def test_a_seeded_request_has_the_same_tokens_with_and_without_drafts(engine, models, prompts, loop, rules):
     fleet, drafting = engine
     some = dict(list(prompts.items())[:32])
 
     def asked(tag):
-        return requests(tag, some, temperature=0.3, seed=7)
+        return requests(tag, some, temperature=0.3, seed=7, rules=rules)
 
     async def body():
         await load(drafting, models, 0)
@@ -168,6 +169,57 @@ def test_a_seeded_request_has_the_same_tokens_with_and_without_drafts(engine, mo
     assert tokens_of(drafted) == tokens_of(plain) != tokens_of(other)
     # Where a draft was rejected, the number that was drawn beyond it is drawn again.
     assert 0 < sum(report.accepted_at) < sum(report.drafted_at)
+
+
+@pytest.mark.parametrize(
+    ("rules", "seed"),
+    [(SamplingRules(top_p=0.7), None), (SamplingRules(top_k=3), 7), (SamplingRules(min_p=0.2), None)],
+)
+def test_rules_leave_some_tokens_and_log_probs_are_of_all(engine, models, prompts, loop, rules, seed):
+    fleet, drafting = engine
+    some = dict(list(prompts.items())[:12])
+
+    async def body():
+        await load(drafting, models, 0)
+        return await decode(fleet, drafting, requests("limited", some, temperature=0.8, rules=rules, seed=seed))
+
+    events, _ = loop.run_until_complete(body())
+    drawn = set()
+    for name, event in events.items():
+        logits = true_logprobs(models[0][1], some[name.split("/")[1]], event.tokens) / 0.8
+        chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        rows = np.arange(len(event.tokens))
+        own = chances[rows, event.tokens]
+        assert event.logprobs == pytest.approx(np.log(own).tolist(), abs=1e-4)
+        likelier = np.where(chances > own[:, None], chances, 0.0)
+        assert (own > rules.min_p * chances.max(-1) - 1e-6).all() and (likelier.sum(-1) < rules.top_p + 1e-6).all()
+        assert not rules.top_k or (likelier > 0).sum(-1).max() < rules.top_k
+        drawn |= set(event.tokens)
+    assert len(drawn) > 10
+
+
+def test_a_stop_ends_a_response_which_has_it_and_is_complete(engine, models, prompts, loop):
+    fleet, drafting = engine
+    some = dict(list(prompts.items())[:32])
+
+    async def body():
+        await load(drafting, models, 0)
+        whole, _ = await decode(fleet, drafting, requests("whole", some, temperature=0.3, seed=7))
+        words = [f"w{token - 3}" for token in next(iter(whole.values())).tokens[6:8]]
+        rules = SamplingRules(stop=(" ".join(words),), stop_token_ids=(40,))
+        stopped = requests("stopped", some, temperature=0.3, seed=7, rules=rules)
+        return whole, words, *(await decode(fleet, drafting, stopped, histories(whole)))
+
+    whole, words, stopped, report = loop.run_until_complete(body())
+    stop, ends = [int(word[1:]) + 3 for word in words], set()
+    assert sum(report.accepted_at) > 0, "several tokens of a step, of which the stop may be the first"
+    for name, event in stopped.items():
+        tokens = tokens_of(whole)[name.split("/")[1]]
+        found = [n for n in range(1, LONGEST + 1) if tokens[n - 2 : n] == stop or tokens[n - 1] == 40]
+        assert event.tokens == tokens[: found[0] if found else LONGEST]
+        assert event.truncated == (not found) and len(event.logprobs) == len(event.tokens)
+        ends.add(event.tokens[-1] if found else None)
+    assert stop[-1] in ends and len(ends) > 1
 
 
 def test_new_weights_write_their_own_text_whatever_the_old_ones_left_behind(engine, models, prompts, loop):

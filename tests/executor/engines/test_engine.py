@@ -4,6 +4,7 @@ import asyncio
 import pickle
 import sys
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,10 +14,11 @@ from rlplan.executor.engines import engine as engine_module
 from rlplan.executor.engines.engine import RolloutEngine
 from rlplan.executor.engines.engine_watch import IDLE_RANKS_S, Children
 from rlplan.executor.engines.fleet import FleetConfig
-from rlplan.executor.engines.messages import EngineConfig, Request
+from rlplan.executor.engines.messages import EngineConfig, Request, SamplingRules
 from rlplan.executor.engines.vllm_options import (
     ALIVE_TOKENS,
     CORES,
+    MIN_P,
     SEED,
     context_tokens,
     engine_arguments,
@@ -33,7 +35,8 @@ from rlplan.plans.schema.levers import EngineLayout
 from ..virtual_loop import now_s, played
 
 CONFIG = EngineConfig("e", "model", "float32", 2, 64, 4, "cpu", 10**6, cores=(3, 5), seed=7)
-FIELDS = ["extra_args", "max_tokens", "temperature", "logprobs", "flat_logprobs", "detokenize", "ignore_eos", "seed"]
+FIELDS = ["extra_args", "max_tokens", "temperature", "top_p", "top_k", "stop", "include_stop_str_in_output"]
+FIELDS += ["stop_token_ids", "logprobs", "flat_logprobs", "detokenize", "ignore_eos", "seed"]
 FIELDS += ["output_kind", "stream_interval", "structured_outputs"]
 
 
@@ -145,8 +148,8 @@ def started(body, vllm, config=CONFIG, **llm):
     return played(scene())
 
 
-def request(name="r", **fields):
-    return Request(name, (1, 2), **{"max_tokens": 1000, "ignore_eos": False, "seed": 1, **fields})
+def request(name="r", prompt_tokens=(1, 2), **fields):
+    return Request(name, prompt_tokens, **{"max_tokens": 1000, "ignore_eos": False, "seed": 1, **fields})
 
 
 async def events(engine, timeout_s=60.0):
@@ -190,6 +193,30 @@ def test_ranks_that_cannot_draw_by_place_leave_seeds_to_vllm(vllm, monkeypatch):
         assert (llm.parameters["r"].seed, llm.parameters["r"].extra_args) == (5, None)
 
     assert started(body, vllm).slow_seeds == "no sampler"
+    with pytest.raises(ValueError, match=r"rollout.top_p, .* of what they leave alone \(no sampler\); leave them out"):
+        started(body, vllm, replace(CONFIG, restricts=True))
+
+
+def test_a_moved_samples_stop_is_found_where_both_engines_wrote_it(vllm):
+    rules = SamplingRules(stop=("b c",))
+
+    async def body(engine, llm):
+        llm.tokenizer = SimpleNamespace(
+            decode=lambda tokens, skip_special_tokens: " ".join(map("xabcd".__getitem__, tokens))
+        )
+        llm.told, llm.untold, llm.aborts = 0, 3, []
+        for drawn, words, kept in ((2, [3, 1, 4], 1), (1, [2, 3, 4], 2), (2, [1, 1, 1], 3)):
+            llm.output = partial(said, words)
+            await engine.submit([request(f"r{drawn}", prompt_tokens=(1, 2), drawn_tokens=drawn, rules=rules)], "v1")
+            event = (await engine.poll(60.0))[0]
+            assert (event.tokens, event.truncated) == (words[:kept], kept == 3) and len(event.logprobs) == kept
+
+    def said(words, count, reason):
+        found = LLM.output(None, count, reason)
+        found.outputs[0].token_ids = words[:count]
+        return found
+
+    started(body, vllm)
 
 
 def test_a_vllm_that_keeps_the_heads_dtype_is_refused(vllm, monkeypatch):
@@ -466,6 +493,10 @@ def test_a_requests_parameters_say_how_it_goes_on(monkeypatch):
     assert (first.max_tokens, first.temperature, first.seed, first.stream_interval) == (1000, 0.5, None, ALIVE_TOKENS)
     assert (first.logprobs, first.output_kind, first.ignore_eos, first.detokenize) == (0, "delta", False, False)
     assert set(first.extra_args.values()) == {"p", 2, "r", 1} and first.extra_args[SEED] == 1
+    limited = sampling_parameters(request(rules=SamplingRules(0.9, 40, 0.05, ("</a>",), (7,))))
+    assert (limited.top_p, limited.top_k, limited.extra_args) == (0.9, 40, {MIN_P: 0.05, SEED: 1})
+    assert limited.stop == ["</a>"] and limited.include_stop_str_in_output and limited.stop_token_ids == [7]
+    assert limited.detokenize, "vLLM looks for stops in text"
     by_vllm = [sampling_parameters(request(drawn_tokens=drawn), draws_by_place=False) for drawn in (0, 1)]
     assert [(each.extra_args, each.seed) for each in by_vllm] == [(None, 1), (None, 1 + 0x9E3779B1)]
     assert sampling_parameters(request(seed=None)).extra_args is None

@@ -7,6 +7,7 @@ import ast
 import contextlib
 import importlib.util
 import random
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from rlplan.executor.engines.runner_patches import (
     patch_for_drafts,
     uniform,
 )
-from rlplan.executor.engines.vllm_options import SEED
+from rlplan.executor.engines.vllm_options import MIN_P, SEED
 
 ON_CPU = runner_patches.drawn_on_cpu
 SAME = torch.full((200,), 12345)
@@ -157,7 +158,57 @@ def test_batches_without_seeds_are_vllms_and_mixed_ones_have_seeds_by_id():
     runner.step({"c": None, "d": 8}, [5, 6])
     tokens, _ = runner.draw(LOGITS[:2])
     assert torch.equal(tokens, SamplingRunner({"x": 3, "c": None, "d": 8}, [5, 5, 6]).draw(LOGITS[[0, 0, 1]])[0][1:])
-    assert runner.draw(LOGITS[:2], torch.tensor([3, 3]), None) == "vLLM's", "of what our requests never ask"
+
+
+def limited(logits, k, p):
+    """As vLLM's `apply_top_k_top_p`, which tests with engines call: to import it takes seconds."""
+    chances, order = logits.softmax(-1).sort(-1, descending=True)
+    kept = (chances.cumsum(-1) - chances < p[:, None]) & (torch.arange(logits.shape[1]) < k[:, None])
+    return logits.masked_fill(~kept.gather(1, order.argsort(-1)), -torch.inf)
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_draws_are_limited_by_row_and_log_probs_are_not(seed, monkeypatch):
+    sampler = SimpleNamespace(apply_top_k_top_p=limited)
+    monkeypatch.setitem(sys.modules, "vllm.v1.sample.ops.topk_topp_sampler", sampler)
+    runner = SamplingRunner({name: seed for name in "abcd"}, [5] * 4)
+    by_vllm = []
+
+    def forward(logits, generators, k, p):
+        by_vllm.append(limited(logits, k, p) > -torch.inf)
+        return logits.argmax(-1), None
+
+    runner.seeded._by_vllm = forward
+    runner.requests["b"].sampling_params.extra_args = {MIN_P: 0.3} | ({} if seed is None else {SEED: seed})
+    runner.seeded._names = []  # the batch is another one
+    limits = torch.tensor([30, 30, 2, 30]), torch.tensor([1.0, 1.0, 1.0, 0.7])
+    chances = LOGITS.double().softmax(-1)
+    sorted_, order = chances.sort(-1, descending=True)
+    before = torch.zeros_like(chances).scatter(1, order, sorted_.cumsum(-1) - sorted_)
+    allowed = torch.ones(4, 30, dtype=torch.bool)
+    allowed[1] = chances[1] >= 0.3 * chances[1].max()
+    allowed[2] = chances[2] >= sorted_[2, 1]
+    allowed[3] = before[3] < 0.7
+    assert [int(row.sum()) for row in allowed[2:]] == [2, 8] and 2 < allowed[1].sum() < 30
+    draws = torch.zeros(4, 30)
+    for place in range(400):
+        runner.positions = torch.full((4,), place)
+        tokens, logs = runner.draw(LOGITS.clone(), *limits)
+        assert torch.allclose(logs, LOGITS.log_softmax(-1)), "of the whole softmax, as the trainer's"
+        draws[torch.arange(4), tokens] += 1
+        if seed is None:
+            assert torch.equal(by_vllm[0], allowed)
+            return
+    for row in range(4):
+        expected = chances[row, allowed[row]] / chances[row, allowed[row]].sum() * 400
+        assert draws[row, ~allowed[row]].sum() == 0 and abs(strangeness(draws[row, allowed[row]], expected)) < 5
+    runner.positions = torch.tensor([9, 10, 9, 9, 10])
+    rows = torch.tensor([1, 1, 2, 3, 3])
+    with runner.seeded.at(rows, torch.arange(5)):
+        drafted, logs = runner.draw(LOGITS[rows], *limits)
+    assert all(allowed[row, token] for row, token in zip(rows, drafted, strict=True)), "each place as its sample"
+    runner.positions = torch.full((4,), 9)
+    assert torch.equal(runner.draw(LOGITS.clone(), *limits)[0][1:], drafted[[0, 2, 3]])
 
 
 VOCABULARY, MOST, REJECTED = 12, 4, -1

@@ -8,7 +8,7 @@ import pytest
 
 from rlplan.executor.drafts.draft_messages import BatchSteps, DraftReport, summed
 from rlplan.executor.drafts.history_store import HISTORY, HistoryStore
-from rlplan.executor.engines.messages import Request
+from rlplan.executor.engines.messages import Request, SamplingRules
 from rlplan.executor.processes.actors import UnawaitedCalls
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.rollout.prompts import PromptText
@@ -19,6 +19,7 @@ from rlplan.plans.schema.levers import RoundDrafts
 from rlplan.plans.yaml.errors import InputError
 
 DRAFTS = RoundDrafts(source="history", tokens=4, up_to_sequences=8)
+RULES = SamplingRules(top_k=9)
 
 
 class Engine:
@@ -100,7 +101,7 @@ def test_engines_draft_nothing_in_a_round_without_drafts(store, settings):
 def opened(engines=(), samples=(), prompts=None):
     """A round on engines, with samples by the id of their latest request."""
     ledger = SimpleNamespace(
-        samples=dict(samples), request_id=lambda key: key, prompts=prompts, tag="t", temperature=0.7
+        samples=dict(samples), request_id=lambda key: key, prompts=prompts, tag="t", temperature=0.7, rules=RULES
     )  # fmt: skip
     return OpenRound(SimpleNamespace(max_tokens=50), list(engines), ledger, "v", print)
 
@@ -158,7 +159,10 @@ def test_prompts_of_rounds_to_come_are_decoded_ahead_in_the_tail():
     drafted.begin(begun)
     ahead = begun.ahead
     assert ahead.fill({0: 2, 1: 5}, 0) == [], "not before a sample of the round has finished"
-    asked = [Request(f"t/ahead.{n}", (7, 8), 50, temperature=0.7, prompt_id=prompt) for n, prompt in enumerate("bcd")]
+    asked = [
+        Request(f"t/ahead.{n}", (7, 8), 50, temperature=0.7, prompt_id=prompt, rules=RULES)
+        for n, prompt in enumerate("bcd")
+    ]
     assert ahead.fill({0: 1, 1: 0}, 1) == [(0, asked[0]), (1, asked[1]), (1, asked[2])], "each up to two"
     ahead.heard("t/ahead.1")
     ahead.heard("another")

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlplan.executor.rollout.prompts import load_prompts, load_tokenizer
+from rlplan.executor.rollout.prompts import load_prompts, load_tokenizer, stops_must_be_written
 from rlplan.executor.rollout.round_runner import RoundOptions, RoundRunner
 from rlplan.executor.rollout.round_streaming import RoundStreaming, round_streaming
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerDied
+from rlplan.plans.schema.job import RolloutSpec
 from rlplan.plans.schema.levers import RoundHandOver
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.rounds.hand_over import HandOver
@@ -182,6 +183,27 @@ def test_prompts_are_tokens_of_the_policy_and_bad_ones_are_named(tmp_path, monke
         load_tokenizer("4")
     with pytest.raises(InputError, match=r"no tokenizer to load \(ValueError: invalid literal"):
         load_tokenizer("no number")
+
+
+@pytest.mark.parametrize(
+    ("stops", "why"),
+    [
+        (
+            {"stop": ["</a>", "x<eos>"]},
+            "stop: 'x<eos>' has the special token '<eos>', which .* rollout.stop_token_ids: .1.",
+        ),
+        ({"stop_token_ids": [3, 9]}, "stop_token_ids: the model's tokenizer has no token 9, but 4 tokens"),
+    ],
+)
+def test_a_stop_that_no_response_can_have_is_refused(stops, why):
+    class Special:
+        all_special_tokens, all_special_ids = ["<pad>", "<eos>"], [0, 1]
+        __len__ = lambda self: 4  # noqa: E731
+
+    rollout = RolloutSpec(prompts_per_step=1, samples_per_prompt=2, max_prompt_tokens=3, max_response_tokens=4)
+    stops_must_be_written(rollout.model_copy(update={"stop": ("</a>",), "stop_token_ids": (3,)}), Special())
+    with pytest.raises(InputError, match=why):
+        stops_must_be_written(rollout.model_copy(update=stops), Special())
 
 
 def test_what_a_chat_template_leaves_out_is_refused(tmp_path):
