@@ -91,7 +91,11 @@ class Session:
         assert paths.data is not None, "prepare has looked for it"
         tokenizer = self._tokenizer = load_tokenizer(paths.model)
         stops_must_be_written(job.rollout, tokenizer)
-        prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward)
+        read = partial(
+            load_prompts, tokenizer=tokenizer, max_prompt_tokens=job.rollout.max_prompt_tokens, reward=job.reward,
+            template=job.data.chat_template_kwargs,
+        )  # fmt: skip
+        prompts = read(paths.data)
         settings = _configuration(executions)
         asked, judge_tokenizer = None, None
         if settings.judge is not None:
@@ -142,7 +146,7 @@ class Session:
             watcher.note("evaluate: a job of a co-execution group, whose engines others use in turns, is not evaluated")
         elif job.evaluate is not None:
             assert paths.evaluation is not None, "prepare has looked for it"
-            held_out = load_prompts(paths.evaluation, tokenizer, job.rollout.max_prompt_tokens, job.reward)
+            held_out = read(paths.evaluation)
             self._evaluated = list(held_out), runner(held_out, job.evaluate)
             trained = {prompt.tokens for prompt in prompts.values()}
             if both := sum(prompt.tokens in trained for prompt in held_out.values()):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +76,29 @@ def response_text(tokenizer: Any, tokens: Sequence[int]) -> str:
 
 
 def load_prompts(
-    path: Path, tokenizer: Any, max_prompt_tokens: int, reward: RewardSpec | RewardKind = "function"
+    path: Path,
+    tokenizer: Any,
+    max_prompt_tokens: int,
+    reward: RewardSpec | RewardKind = "function",
+    template: Mapping[str, Any] | None = None,
 ) -> dict[str, PromptText]:
-    """Prompts by id, tokenized; chat messages go through the tokenizer's chat template. Answers are those that the
-    `reward` gets; that it can read them was seen before (`enough_prompts`).
+    """Prompts by id, tokenized; chat messages go through the tokenizer's chat template, which gets the variables
+    `template` beside a row's own. Answers are those that the `reward` gets; that it can read them was seen before
+    (`enough_prompts`).
 
-    Raises InputError for a prompt of more than `max_prompt_tokens` tokens, since cutting it would change the task, and
-    for one of which the chat template would leave something out.
+    Raises InputError for a prompt of more than `max_prompt_tokens` tokens, since cutting it would change the task, for
+    one of which the chat template would leave something out, and for variables that it does not read.
     """
     prompts: dict[str, PromptText] = {}
-    for row in read_prompts(path, reward, "no"):
+    rows = read_prompts(path, reward, "no")
+    if template:
+        must_be_read(template, tokenizer)
+        if all(isinstance(row.prompt, str) for row in rows):
+            raise InputError(
+                "all prompts are text, which no chat template sees; remove data.chat_template_kwargs", str(path)
+            )
+        rows = [replace(row, template={**template, **row.template}) for row in rows]
+    for row in rows:
         if isinstance(row.prompt, str):
             text = row.prompt
             tokens = tokenizer(text)["input_ids"]
@@ -104,6 +117,20 @@ def load_prompts(
     return prompts
 
 
+def must_be_read(template: Mapping[str, Any], tokenizer: Any) -> None:
+    """Raises InputError where the model's chat template does not read one of a job's variables."""
+    if (unread := _unread(template, getattr(tokenizer, "chat_template", None) or "")) is not None:
+        raise InputError(
+            f"data.chat_template_kwargs: the model's chat template does not read {unread!r}; remove it, or write it as "
+            "the template has it"
+        )
+
+
+def _unread(names: Iterable[str], template: Any) -> str | None:
+    """The first of some variables that a chat template does not name; None if it names all."""
+    return next((name for name in names if not re.search(rf"\b{re.escape(name)}\b", str(template))), None)
+
+
 def _rendered(row: Prompt, tokenizer: Any, path: Path) -> str:
     """The text of chat messages by the model's template. Raises InputError if it has none, refuses them, or would drop
     a message of the system or one of the row's keys (a variable that a template does not name has no effect)."""
@@ -112,8 +139,7 @@ def _rendered(row: Prompt, tokenizer: Any, path: Path) -> str:
         raise InputError(
             f"prompt {row.id!r} is chat messages and the model's tokenizer has no chat template; write text", str(path)
         )
-    unread = next((name for name in row.template if not re.search(rf"\b{re.escape(name)}\b", str(template))), None)
-    if unread is not None:
+    if (unread := _unread(row.template, template)) is not None:
         raise InputError(
             f"prompt {row.id!r} has {unread!r}, which the model's chat template does not read; remove it", str(path)
         )

@@ -16,6 +16,8 @@ def export_skyrl(draft: ExportDraft) -> FrameworkExport:
     draft.set("data.train_data", [Here("data.parquet")])
     draft.set("data.val_data", [Here("data.parquet")])
     draft.prompts()
+    for name, value in source.job.data.chat_template_kwargs.items():
+        draft.map(f"data.chat_template_kwargs.{name}", f"generator.chat_template_kwargs.{name}", value)
     draft.set(f"{trainer}eval_before_train", False)
     draft.set(f"{trainer}eval_interval", -1)
     draft.set(f"{trainer}logger", "console")  # its own is Weights & Biases, which wants an account

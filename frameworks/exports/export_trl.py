@@ -141,6 +141,8 @@ def _algorithm(draft: ExportDraft) -> None:
         ("temperature", "temperature", source.job.rollout.temperature), ("seed", "seed", algorithm.seed),
     ):  # fmt: skip
         draft.map(f"algorithm.{name}", key, value)
+    if template := source.job.data.chat_template_kwargs:
+        draft.map("data.chat_template_kwargs", "chat_template_kwargs", template)
     kl = algorithm.kl
     beta = "its KL is k3" if kl is None or kl.estimator != "k3" else {"beta": kl.coefficient}
     draft.reference_kl(

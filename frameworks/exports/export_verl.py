@@ -29,6 +29,8 @@ def export_verl(draft: ExportDraft) -> FrameworkExport:
     draft.set("data.train_files", Here("data.parquet"))
     draft.set("data.val_files", Here("data.parquet"))
     draft.prompts()
+    for name, value in job.data.chat_template_kwargs.items():
+        draft.map(f"data.chat_template_kwargs.{name}", f"data.apply_chat_template_kwargs.{name}", value)
     draft.set("trainer.logger", ["console"])  # its own has Weights & Biases as well, which wants an account
     draft.set("trainer.val_before_train", False)
     draft.set("trainer.test_freq", -1)

@@ -141,7 +141,9 @@ HERE = Path(__file__).parent
 
 if __name__ == "__main__":
     job, tokenizer = load_job({job}), load_tokenizer({_folder(source.model)})
-    rows = load_prompts({data}, tokenizer, job.rollout.max_prompt_tokens, job.reward)
+    rows = load_prompts(
+        {data}, tokenizer, job.rollout.max_prompt_tokens, job.reward, job.data.chat_template_kwargs
+    )
     lines = [json.dumps({{"prompt": row.text, "label": {label}}}) for row in rows.values()]
     (HERE / "rows.jsonl").write_text("\\n".join(lines) + "\\n", encoding="utf-8")
 '''

@@ -13,7 +13,7 @@ from ..answers import AnswerError
 from ..answers.code_tests import answer_of_row, code_tests
 from ..answers.gold_math import gold_of
 from ..answers.packages import unstated
-from ..schema.job import RewardKind
+from ..schema.job import OF_THE_TEMPLATE, RewardKind
 
 Messages = list[dict[str, str]]
 
@@ -178,7 +178,6 @@ _REFUSED = {
 """Keys that would change a prompt and that nothing here reads: why, and what to do."""
 
 _TEMPLATE_KEYS = ("tools", "documents", "chat_template_kwargs")
-_OF_THE_TEMPLATE = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize")
 
 
 def _with_system(system: Any, prompt: Messages) -> Messages:
@@ -204,7 +203,7 @@ def _template(row: dict[str, Any], used: list[str]) -> dict[str, Any]:
         if key == "chat_template_kwargs":
             if not isinstance(value, dict):
                 raise RowRefused(f"{key} must be an object; write the template's variables, such as enable_thinking")
-            own = next((name for name in value if name in _OF_THE_TEMPLATE), None)
+            own = next((name for name in value if name in OF_THE_TEMPLATE), None)
             if own is not None:
                 raise RowRefused(f"{key} has '{own}', which is no variable of its own there; remove it")
             found |= {name: each for name, each in value.items() if each is not None}

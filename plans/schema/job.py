@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from ..yaml.errors import InputError, joined
 from ..yaml.yaml_doc import Loc
@@ -37,6 +37,9 @@ from .levers import FinishedShares, SearchCutoff, SearchDrafts
 from .reward_spec import OneOrList
 from .reward_spec import RewardKind as RewardKind
 from .reward_spec import RewardSpec as RewardSpec
+
+OF_THE_TEMPLATE = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize")
+"""What a chat template gets that is no variable of its own."""
 
 WITHIN = "usd-within"
 
@@ -104,12 +107,18 @@ class DataSpec(Strict):
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the order in which prompts are drawn in each epoch."""
 
+    chat_template_kwargs: Annotated[dict[str, JsonValue], Field(exclude_if=is_empty, default_factory=dict)]
+    """Variables of the model's chat template for all prompts that are chat messages, those of evaluations, too, such as
+    `{enable_thinking: false}`; a row's own `chat_template_kwargs` come first."""
+
     @model_validator(mode="after")
     def _prompts_can_be_counted(self) -> DataSpec:
         if self.path is None and self.prompts is None:
             raise cross_error(
                 "names no prompts; add path, a JSONL file, or prompts, how many there will be", rule="missing-key"
             )
+        if own := next((name for name in self.chat_template_kwargs if name in OF_THE_TEMPLATE), None):
+            raise cross_error(f"has '{own}', which is no variable of its own there; remove it", "chat_template_kwargs")
         return self
 
 

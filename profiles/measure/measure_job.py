@@ -239,7 +239,9 @@ async def _measure(
     tokenizer = load_tokenizer(paths.model)
     assert paths.data is not None, "rlplan profile has looked for it"
     stops_must_be_written(job.rollout, tokenizer)
-    prompts = load_prompts(paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward)
+    prompts = load_prompts(
+        paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward, job.data.chat_template_kwargs
+    )
     subject = Subject(job, paths, pool_name, pool, parameter_count(paths.model))
     known = named_model(paths.model).architecture
     architecture = None if known is None or known.guessed else known

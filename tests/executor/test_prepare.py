@@ -186,7 +186,7 @@ class Parts:
     def load_tokenizer(self, path):
         return SimpleNamespace(decode=lambda tokens, skip_special_tokens: "text")
 
-    def load_prompts(self, path, tokenizer, most, reward):
+    def load_prompts(self, path, tokenizer, max_prompt_tokens, reward, template):
         return {name: SimpleNamespace(text="", answer=None) for name in ("p0", "p1")}
 
     async def check_shared(self, folder, nodes):

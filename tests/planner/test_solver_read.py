@@ -91,6 +91,7 @@ MEASURED_WITH = (
     "reward.verdicts",
     "reward.packages",
     "reward.partial",
+    "data.chat_template_kwargs",
     "rollout.temperature",
     "rollout.top_p",
     "rollout.top_k",
@@ -163,7 +164,8 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
 
 READ: dict[str, dict[str, Any]] = {
     "job": {
-        "rollout.temperature": 0.7, "rollout.top_p": 0.9, "rollout.stop": ["</a>"],
+        "data.chat_template_kwargs": {"enable_thinking": False}, "rollout.temperature": 0.7,
+        "rollout.top_p": 0.9, "rollout.stop": ["</a>"],
         "search.tp": [1], "algorithm.mask_truncated": True,
         "algorithm.loss_aggregation": "token-mean",
     },

@@ -6,13 +6,14 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from pydantic import ValidationError
 
 from rlplan.executor.rollout.prompts import load_prompts, load_tokenizer, stops_must_be_written
 from rlplan.executor.rollout.round_runner import RoundOptions, RoundRunner
 from rlplan.executor.rollout.round_streaming import RoundStreaming, round_streaming
 from rlplan.executor.trainer.trainer_config import UpdateSettings
 from rlplan.executor.trainer.trainer_group import TrainerDied
-from rlplan.plans.schema.job import RolloutSpec
+from rlplan.plans.schema.job import DataSpec, RolloutSpec
 from rlplan.plans.schema.levers import RoundHandOver
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.rounds.hand_over import HandOver
@@ -204,6 +205,28 @@ def test_a_stop_that_no_response_can_have_is_refused(stops, why):
     stops_must_be_written(rollout.model_copy(update={"stop": ("</a>",), "stop_token_ids": (3,)}), Special())
     with pytest.raises(InputError, match=why):
         stops_must_be_written(rollout.model_copy(update=stops), Special())
+
+
+def test_a_jobs_variables_go_to_the_chat_template_and_rows_have_their_own(tmp_path):
+    path, tokenizer = tmp_path / "data.jsonl", Tokenizer()
+    tokenizer.chat_template = "{% if enable_thinking %}{{ tone }}"
+    tokenizer.apply_chat_template = lambda messages, **given: f"chat {given['enable_thinking']} {given['tone']} z"
+    asked = [{"role": "user", "content": "z"}]
+    rows = [{"id": "a", "prompt": asked}, {"id": "b", "prompt": asked, "chat_template_kwargs": {"tone": "loud"}}]
+
+    def texts(rows, **template):
+        path.write_text("".join(json.dumps({"answer": 1, **row}) + "\n" for row in rows))
+        return [prompt.text for prompt in load_prompts(path, tokenizer, 9, template=template).values()]
+
+    text = {"id": "c", "prompt": "as it is"}
+    found = texts([*rows, text], enable_thinking=False, tone="low")
+    assert found == ["chat False low z", "chat False loud z", "as it is"]
+    with pytest.raises(InputError, match="kwargs: the model's chat template does not read 'thinking'; remove it"):
+        texts(rows, thinking=False)
+    with pytest.raises(InputError, match=r"all prompts are text, .*; remove data.chat_template_kwargs"):
+        texts([text], enable_thinking=False)
+    with pytest.raises(ValidationError, match="has 'tools', which is no variable of its own there"):
+        DataSpec(path="data.jsonl", chat_template_kwargs={"tools": []})
 
 
 def test_what_a_chat_template_leaves_out_is_refused(tmp_path):
