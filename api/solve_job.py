@@ -13,6 +13,7 @@ from ..planner.choose.candidate_search import Progress
 from ..planner.choose.candidates.solve_options import MAX_NODES, Pass, SolveOptions
 from ..planner.nodes_front import NodesPoint, nodes_front
 from ..planner.solve import solve as solve_documents
+from ..plans.facts.device_shares import engine_fault
 from ..plans.facts.model_shape import shape_of_job
 from ..plans.files.prompt_rows import prompts_to_plan, read_prompts
 from ..plans.schema.base import Mode
@@ -20,7 +21,7 @@ from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, job_paths, model_folder, objective_of
 from ..plans.schema.plan import Inputs, Plan
 from ..plans.yaml.errors import InputError, joined
-from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, load, loads, write_document
+from ..plans.yaml.yaml_io import STDOUT, WRITTEN_DIGITS, dump, error_at, load, loads, write_document
 from ..profiles.hardware import gpu_of
 from ..profiles.length_trace import LengthTrace
 from ..profiles.library import library_profile
@@ -220,6 +221,8 @@ def _read(
     if faults := [fault for fault in unfit(profile, job, paths, pools) if not (force and fault.forcible)]:
         told = (f"{each.message}; {each.remedy}{', or use --force' if each.forcible else ''}" for each in faults)
         raise joined([InputError(text, str(profile_path)) for text in told])
+    if all(pool.accelerators.kind == "cpu" for pool in pools) and (fault := engine_fault(job, "cpu")):
+        raise error_at(job_path, ("engine",), fault)
     must_know_model(job, job_path, profile, force)
     others = _profiles_of_others(cluster, job, profile, profile_path)
     profile = priced_as(profile, job, model_folder(job, job_path))

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..plans.facts.device_shares import engine_fault, engine_share
 from ..plans.schema.cluster import Pool
-from ..plans.schema.job import EvaluateSpec, Job, JobPaths, RolloutSpec
+from ..plans.schema.job import EngineSpec, EvaluateSpec, Job, JobPaths, RolloutSpec
 from ..plans.schema.levers import EngineLayout, RewardJudge, UpdateLayout
 from ..plans.schema.planned_job import KindNorms, LossPlan, PlannedJob, PooledReward, RewardPlan
 from ..plans.schema.planned_rounds import LongRound, ShortRound
+from ..plans.yaml.errors import InputError
 from ..rounds.round_spec import Mode, RoundSpec
 from ..rounds.timeouts import TimeoutSpec
 from .engines.fleet import FleetConfig
@@ -82,7 +84,7 @@ def configuration(
             pool,
             max(each.rollout.max_num_seqs for each in rounds),
             max(each.rollout.drafts.tokens if each.rollout.drafts else 0 for each in rounds),
-            kv_bytes(rounds, paths.model, job.model.dtype),
+            kv_bytes(rounds, paths.model, job.kv_dtype),
         ),
         rewards={
             name: PoolSize(pool.workers, max(worker_pools(other, job)[name].deadline_s for other in plans))
@@ -144,7 +146,11 @@ def fleet_config(
     kv: Mapping[int, int] | None = None,
 ) -> FleetConfig:
     """The engines of `layouts` for a job's policy on a pool, each of `max_num_seqs` sequences at a time at most, which
-    draft at most `draft_tokens` a step and have KV caches as `kv` says by TP size (`kv_bytes`)."""
+    draft at most `draft_tokens` a step and have KV caches as `kv` says by TP size (`kv_bytes`). Raises InputError for a
+    section `engine` that the pool's engines cannot have."""
+    if fault := engine_fault(job, pool.accelerators.kind):
+        raise InputError(fault)
+    engine = job.engine or EngineSpec()
     return FleetConfig(
         layouts=tuple(layouts),
         model_path=model,
@@ -157,6 +163,9 @@ def fleet_config(
         draft_tokens=draft_tokens,
         head_dtype=job.model.head_dtype,
         kv_bytes=kv or {},
+        kv_dtype=engine.kv_cache_dtype,
+        batched_tokens=engine.max_num_batched_tokens,
+        share=engine_share(job),
         restricts=sampling_rules(job).restrict
         or (job.evaluate is not None and sampling_rules(job, job.evaluate).restrict),
     )

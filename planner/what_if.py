@@ -30,7 +30,7 @@ from ..plans.yaml.fault_lines import explain_all
 from ..plans.yaml.yaml_doc import Document, Loc, parse
 from ..plans.yaml.yaml_io import load
 from ..profiles.length_trace import LengthTrace
-from ..profiles.library.scaled_profile import priced_as
+from ..profiles.library.scaled_profile import priced_as, priced_as_model
 from ..profiles.profile_schema import Profile
 from ..profiles.reward_tables import with_reward_times
 from ..rounds.round_spec import UNBIASED
@@ -190,7 +190,7 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
             changed[name] = validated(values[name], model, name, touched, OPTION)
     if "job" in changed and changed["job"].model.path != documents.job.model.path:
         changed["model"] = shape_of(changed["job"].model.path)
-        profile = changed["profile"] = priced_as(changed.get("profile", documents.profile), changed["job"], None)
+        profile = changed["profile"] = priced_as_model(changed.get("profile", documents.profile), changed["job"], None)
         notes += [profile.scaled] if profile.scaled else []
     result = Documents(**{**vars(documents), **changed})
     # The divisors of the loss change no seconds, and these documents train no run.

@@ -40,6 +40,9 @@ class FleetConfig:
         kv_bytes: by TP size, of the KV cache of each of an engine's ranks, where a plan says it; else it takes what is
             left of the engines' share of a GPU, or all the KV space of its cores.
         restricts: some requests have rules that restrict what may be drawn.
+        kv_dtype: of KV caches; None: `dtype`.
+        batched_tokens: prompt tokens of an engine's step; None: the default for the device.
+        share: of a GPU's memory, that an engine takes.
     """
 
     layouts: tuple[EngineLayout, ...]
@@ -54,6 +57,9 @@ class FleetConfig:
     head_dtype: str | None = None
     kv_bytes: Mapping[int, int] = field(default_factory=dict)
     restricts: bool = False
+    kv_dtype: str | None = None
+    batched_tokens: int | None = None
+    share: float = ENGINE_SHARE
 
     def engines(self) -> dict[int, list[EngineConfig]]:
         """The engines by TP size: of each size as many as the largest layout of that size has."""
@@ -73,12 +79,15 @@ class FleetConfig:
             max_num_seqs=self.max_num_seqs,
             device=self.device,
             kv_memory_bytes=room * tp if kv_bytes is None else kv_bytes,
-            memory_share=min(ENGINE_SHARE, FIXED_CACHE_SHARE + (kv_bytes or 0) / room) if fixed else None,
+            memory_share=min(self.share, FIXED_CACHE_SHARE + (kv_bytes or 0) / room) if fixed else None,
             cores=tuple(cores[(number * tp + rank) % len(cores)] for rank in range(tp)) if cores else (),
             seed=self.seed + number,
             draft_tokens=self.draft_tokens,
             head_dtype=self.head_dtype,
             restricts=self.restricts,
+            kv_dtype=self.kv_dtype,
+            batched_tokens=self.batched_tokens,
+            share=self.share,
         )
 
 

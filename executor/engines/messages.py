@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from ...plans.facts.device_shares import ENGINE_SHARE
+
 # A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
 ALIVE_TOKENS = 256
 
@@ -38,7 +40,8 @@ class EngineConfig:
     engine beside others gets while these want them too. `memory_share`: of a GPU's memory, what must be free when it
     starts; its KV cache then has `kv_memory_bytes` on each GPU, where it otherwise (None) takes what is left of the
     engines' share. `sleeps`: it leaves GPUs to trainers in turns. `head_dtype`: of its logits; None: `dtype`.
-    `restricts`: some requests have rules that restrict what may be drawn.
+    `restricts`: some requests have rules that restrict what may be drawn. `kv_dtype`: of its KV cache; None: `dtype`.
+    `batched_tokens`: prompt tokens of a step; None: vLLM's default for the device. `share`: of a GPU, its own.
     """
 
     name: str
@@ -59,6 +62,9 @@ class EngineConfig:
     draft_tokens: int = 0
     head_dtype: str | None = None
     restricts: bool = False
+    kv_dtype: str | None = None
+    batched_tokens: int | None = None
+    share: float = ENGINE_SHARE
 
     def renamed(self, name: str) -> EngineConfig:
         """Another engine that is built like this one."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...plans.facts.device_shares import ENGINE_SHARE
+from ...plans.facts.device_shares import KV_VALUE_BYTES
 from ...rounds.balancing.placement import BLOCK_TOKENS
 from ..drafts.draft_messages import PROMPT, PROMPT_TOKENS, REQUEST
 from ..processes.actors import visible_gpus
@@ -109,14 +109,16 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
             "enforce_eager": True,
             "block_size": BLOCK_TOKENS["cpu"],
             "kv_cache_memory_bytes": config.kv_memory_bytes,
-            "max_num_batched_tokens": max(context_tokens(config), CPU_BATCHED_TOKENS),
+            "max_num_batched_tokens": max(context_tokens(config), config.batched_tokens or CPU_BATCHED_TOKENS),
         }
+    if config.kv_dtype is not None:
+        arguments["kv_cache_dtype"] = config.kv_dtype
     arguments |= {
         "enable_sleep_mode": config.sleeps,
-        "max_num_batched_tokens": max(GPU_BATCHED_TOKENS, config.max_num_seqs),
+        "max_num_batched_tokens": max(config.batched_tokens or GPU_BATCHED_TOKENS, config.max_num_seqs),
     }
     if config.memory_share is None:
-        return arguments | {"gpu_memory_utilization": ENGINE_SHARE}
+        return arguments | {"gpu_memory_utilization": config.share}
     # With bytes vLLM measures no free memory, which others may take and free while it starts.
     return arguments | {
         "gpu_memory_utilization": config.memory_share, "kv_cache_memory_bytes": config.kv_memory_bytes
@@ -124,8 +126,8 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
 
 
 def kv_bytes_per_token(model_path: str, dtype: str, tp: int = 1) -> int:
-    """KV bytes of one token on each of `tp` ranks: 2 (K and V) x layers x KV heads x head size x bytes per value. Ranks
-    beyond the KV heads hold copies of them."""
+    """KV bytes of one token, with values of `dtype`, on each of `tp` ranks: 2 (K and V) x layers x KV heads x head size
+    x bytes per value. Ranks beyond the KV heads hold copies of them."""
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(model_path)
@@ -133,7 +135,7 @@ def kv_bytes_per_token(model_path: str, dtype: str, tp: int = 1) -> int:
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    return int(2 * config.num_hidden_layers * -(-kv_heads // tp) * head_dim * {"float32": 4}.get(dtype, 2))
+    return int(2 * config.num_hidden_layers * -(-kv_heads // tp) * head_dim * KV_VALUE_BYTES.get(dtype, 2))
 
 
 SEED = "rlplan_seed"

@@ -64,7 +64,9 @@ def device_ledger(
     train_capacity = capacity if train_pool is None else float(train_pool.accelerators.memory_bytes)
     # A trainer whose GPUs nobody else uses, engines or other trainers, has no reason to leave them.
     alone = train_pool is not None and len(plans) == 1
-    engines = {tp: _engine(tp, capacity, plans.values(), fleet.kv_bytes.get(tp)) for tp in fleet.engines()}
+    engines = {
+        tp: _engine(tp, fleet.share * capacity, plans.values(), fleet.kv_bytes.get(tp)) for tp in fleet.engines()
+    }
     held = (
         max(sum(parts.values()) for parts in engines.values()) if train_pool is None else ENGINE_SHARE * train_capacity
     )
@@ -146,14 +148,14 @@ def _trainer_bars(plan: Plan) -> list[MemoryBar | None]:
     return [rounds.short.memory.train, *([] if rounds.long is None else [rounds.long.memory.train])]
 
 
-def _engine(tp: int, capacity_bytes: float, plans: Iterable[Plan], kv_bytes: int | None) -> dict[str, float]:
-    """What is on each GPU of an engine of `tp` ranks: all of its share of a GPU, of which its KV cache wakes last; of
-    that, `kv_bytes` where its size is planned.
+def _engine(tp: int, share: float, plans: Iterable[Plan], kv_bytes: int | None) -> dict[str, float]:
+    """What is on each GPU of an engine of `tp` ranks: all of its `share` in bytes, of which its KV cache wakes last;
+    of that, `kv_bytes` where its size is planned.
 
     Plans predict the KV cache of engines that rounds begin on. Of others, which decode a tail, the weights are divided
     over more ranks than in those, and the cache has the rest.
     """
-    share, caches = ENGINE_SHARE * capacity_bytes, dict[int, float]()
+    caches = dict[int, float]()
     for plan in plans:
         rounds = plan.predicted.rounds
         predicted = [rounds.short] + ([rounds.long] if rounds.long is not None else [])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ...plans.facts.device_shares import ENGINE_SHARE
+from ...plans.facts.device_shares import engine_share
 from ...plans.facts.trainer_setup import Framework
 from ...plans.phrases.numbers import digits, percent
 from ...plans.phrases.sentences import listed
@@ -202,10 +202,10 @@ class ExportSource:
     def engine_share(self, with_activations: bool = True) -> float:
         """The share of a GPU that an engine takes: of the plan's weights and KV, or the usual one where it sleeps."""
         if not self.awake:
-            return ENGINE_SHARE
+            return engine_share(self.job)
         parts = ["engine_weights", "kv_cache", *(["engine_activations_and_graphs"] if with_activations else [])]
         held = max(sum(each.get(part, 0.0) for part in parts) for each in self._held())
-        return round(min(ENGINE_SHARE, held / self.pool.accelerators.memory_bytes) + 0.005, 2)
+        return round(min(engine_share(self.job), held / self.pool.accelerators.memory_bytes) + 0.005, 2)
 
     def _held(self) -> list[Mapping[str, float]]:
         rounds = self.plan.predicted.rounds

@@ -3,6 +3,11 @@ executor."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..schema.job import Job
+
 ENGINE_SHARE = 0.9
 """Of a GPU's memory an awake engine takes this share (vLLM's gpu_memory_utilization, whose default it is)."""
 
@@ -17,3 +22,26 @@ SLACK_SHARE = 0.03
 
 PLANNED_SHARE = 1.0 - ASLEEP_SHARE - SLACK_SHARE
 """Of a GPU's memory that may be planned with."""
+
+KV_VALUE_BYTES = {"float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+"""Bytes of a value in the KV cache by its type; 2 of all others."""
+
+
+def engine_share(job: Job) -> float:
+    """The share of a GPU's memory that an engine of the job takes while it is awake."""
+    return (job.engine and job.engine.gpu_memory_utilization) or ENGINE_SHARE
+
+
+def kv_value_bytes(job: Job) -> int:
+    """Bytes of a value in the KV cache of the job's engines."""
+    return KV_VALUE_BYTES.get(job.kv_dtype, 2)
+
+
+def engine_fault(job: Job, kind: str) -> str | None:
+    """Why engines on accelerators of this kind cannot have what the job's section `engine` says; None if they can."""
+    if job.engine is None or kind != "cpu":
+        return None
+    for key in ("kv_cache_dtype", "gpu_memory_utilization"):
+        if getattr(job.engine, key) is not None:
+            return f"engine.{key}: engines on CPUs have none; remove it, or name a pool of GPUs"
+    return None

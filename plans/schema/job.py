@@ -210,6 +210,21 @@ class RolloutSpec(Strict):
         return self
 
 
+class EngineSpec(Strict):
+    """Arguments of vLLM that a job may set, by vLLM's names; what a plan decides (sequences, TP, KV tokens) is none."""
+
+    kv_cache_dtype: Annotated[Literal["fp8", "fp8_e4m3", "fp8_e5m2"] | None, Field(exclude_if=is_none)] = None
+    """Type of the KV cache, on GPUs; null: `model.dtype`. One byte a value holds more tokens, and takes engine and
+    trainer further apart on log-probabilities."""
+
+    max_num_batched_tokens: Annotated[int | None, Field(ge=512, le=1_048_576, exclude_if=is_none)] = None
+    """Prompt tokens in one step of an engine; null: 8,192 on GPUs, which profiles that ship are of, 4,096 on CPUs. At
+    least the context and the sequences of an engine are taken."""
+
+    gpu_memory_utilization: Annotated[float | None, Field(ge=0.1, le=0.9, exclude_if=is_none)] = None
+    """Share of a GPU's memory that an engine may take; null: 0.9."""
+
+
 class EvaluateSpec(Strict):
     """Evaluations of the policy between two steps, on prompts that it is not trained on."""
 
@@ -314,6 +329,9 @@ class Job(Strict):
     evaluate: Annotated[EvaluateSpec | None, Field(exclude_if=is_none)] = None
     """Evaluations between steps, on the engines, scored by the job's reward; null: none."""
 
+    engine: Annotated[EngineSpec | None, Field(exclude_if=is_none)] = None
+    """Arguments of vLLM that the job sets; null: none."""
+
     slo: Slo = Slo()
     """Limits that the plan keeps."""
 
@@ -323,6 +341,11 @@ class Job(Strict):
 
     placement: Annotated[JobPlacement | None, Field(exclude_if=is_none)] = None
     """A pool of their own for trainers; null: engines and trainers take turns on the same accelerators."""
+
+    @property
+    def kv_dtype(self) -> str:
+        """Type of the values in the engines' KV cache."""
+        return (self.engine and self.engine.kv_cache_dtype) or self.model.dtype
 
     @model_validator(mode="after")
     def _some_micro_batch_holds_the_longest_sequence(self) -> Job:

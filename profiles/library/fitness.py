@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...plans.check.plan_fit import pool_faults
 from ...plans.check.solved_rules import days_since
+from ...plans.facts.device_shares import kv_value_bytes
 from ...plans.facts.model_names import architecture_of
 from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.cluster import Cluster, Pool
@@ -93,8 +94,7 @@ def _measured_on(profile: Profile, job: Job, folder: Path | None) -> Unfit | Non
     if shape is None:
         return None
     kv = [entry.kv_bytes_per_token for entry in profile.rollout[:1]]
-    width = 4 if job.model.dtype == "float32" else 2
-    own = 2 * width * shape.layers * shape.kv_heads * shape.head_dim
+    own = 2 * kv_value_bytes(job) * shape.layers * shape.kv_heads * shape.head_dim
     same_kv = shape.latent_kv or own in kv
     if same_kv and abs(shape.parameters / profile.model_parameters - 1) <= SAME_SIZE:
         return None
@@ -169,13 +169,14 @@ SECTIONS = ("model", "data", "reward", "rollout")
 
 
 def subject_digest(job: Job, paths: JobPaths) -> str:
-    """SHA-256 over the job's sections model, data, reward and rollout, the data file, and the model's config.json.
+    """SHA-256 over the job's sections model, data, reward, rollout and engine, the data file and config.json.
 
     Weights are not read: they may be large, and a profile of one checkpoint of a model serves the next one too. Nor is
     the adaptive timeout and the memory of a reward: they are measured under the longest deadline, and where the memory
     is enough.
     """
-    sections = {name: getattr(job, name).model_dump(mode="json") for name in SECTIONS}
+    named = [*SECTIONS, *(["engine"] if job.engine is not None else [])]
+    sections = {name: getattr(job, name).model_dump(mode="json") for name in named}
     rewards = sections["reward"] if isinstance(sections["reward"], list) else [sections["reward"]]
     for part in rewards:
         for key in ("adaptive_timeout", "memory_bytes"):

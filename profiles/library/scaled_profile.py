@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...plans.facts.device_shares import ENGINE_SHARE, engine_share, kv_value_bytes
 from ...plans.facts.model_shape import named_model
 from ...plans.facts.public_models import ARCHITECTURES, Architecture
 from ...plans.schema.job import Job
 from ...plans.yaml.errors import InputError
-from ..hardware import GPUS, Gpu
+from ..hardware import GPUS, Gpu, gpu_of
 from ..laws.decode_law import CURVE, FACTORS, DecodeLaw, Sheet, sheet
 from ..laws.factor_fit import fit_factors
 from ..laws.hardware_peaks import shape_of_policy
@@ -95,6 +96,26 @@ def scaling_errors(old: Architecture, new: Architecture) -> tuple[float, float]:
 
 
 def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
+    """As `priced_as_model`, and then, once, with the KV cache that the job's section `engine` says, unless the profile
+    was measured with it: its room in tokens, and bytes a token. Decode steps are priced as before."""
+    priced = priced_as_model(profile, job, folder)
+    gpu = gpu_of(profile.machine.accelerator)
+    if job.engine is None or profile.provenance == "measured" or gpu is None:
+        return priced
+    # Profiles that were not measured are of KV in two bytes, and of engines that take the usual share.
+    narrower, less = kv_value_bytes(job) / 2, (ENGINE_SHARE - engine_share(job)) * gpu.memory_bytes
+
+    def entry(each: Rollout) -> Rollout:
+        kv_bytes = max(1, round(each.kv_bytes_per_token * narrower))
+        room = each.kv_capacity_tokens * each.kv_bytes_per_token - less * each.tp
+        return each.model_copy(
+            update={"kv_bytes_per_token": kv_bytes, "kv_capacity_tokens": max(1, int(room / kv_bytes))}
+        )
+
+    return priced.model_copy(update={"rollout": tuple(map(entry, priced.rollout))})
+
+
+def priced_as_model(profile: Profile, job: Job, folder: Path | None) -> Profile:
     """The profile as it prices the job's model: itself if it was measured, or is of a model of that shape, or of one
     that is too unlike (fitness.unfit refuses it); else scaled. `scaled` says so, or that the shape is not known.
 

@@ -311,7 +311,7 @@ async def _measure(
         prompt_tokens=sampled.prompt_tokens,
         parameters=subject.parameters,
         shape=shape_of_policy(architecture, subject.parameters, job.model.dtype),
-        kv_bytes_per_token=kv_bytes_per_token(paths.model, job.model.dtype),
+        kv_bytes_per_token=kv_bytes_per_token(paths.model, job.kv_dtype),
         seconds=time.perf_counter() - began,
         left_out=budget.outcome,
     )

@@ -25,7 +25,7 @@ from ...executor.processes.supervision import Supervisor
 from ...executor.rollout.reward_sum import PoolSize, RewardSum
 from ...executor.trainer.trainer_group import TrainerGroup
 from ...executor.weight_sync import WeightSync
-from ...plans.facts.device_shares import ENGINE_SHARE, PLANNED_SHARE
+from ...plans.facts.device_shares import PLANNED_SHARE, engine_share
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths
 from ...plans.schema.levers import EngineLayout, UpdateLayout
@@ -162,7 +162,7 @@ def _placement(subject: Subject, layouts: Sequence[EngineLayout], named: Mapping
 
 def engine_bytes(subject: Subject, tp: int) -> dict[str, float]:
     """What an engine of `tp` GPUs holds on each while it decodes: its weights, and a cache in the rest of its share."""
-    share = ENGINE_SHARE * subject.pool.accelerators.memory_bytes
+    share = engine_share(subject.job) * subject.pool.accelerators.memory_bytes
     weights = min(weight_bytes(subject) / tp, share)
     return {"engine_weights": weights, KV_CACHE: share - weights}
 
@@ -177,7 +177,7 @@ def trainer_bytes(subject: Subject, name: str, update: UpdateLayout) -> Holder:
     """What a rank of a trainer holds at least: its share of parameters and moments and, while it trains, gradients."""
     rank = subject.parameters * update.state_copies / update.accelerators
     parameters, moments = rank * MASTER_BYTES, rank * MOMENT_BYTES
-    room = (PLANNED_SHARE - ENGINE_SHARE) * subject.pool.accelerators.memory_bytes
+    room = (PLANNED_SHARE - engine_share(subject.job)) * subject.pool.accelerators.memory_bytes
     training = {
         PARAMETERS: parameters,
         MOMENTS: 0.0 if update.offload else moments,

@@ -98,6 +98,9 @@ MEASURED_WITH = (
     "rollout.min_p",
     "rollout.stop",
     "rollout.stop_token_ids",
+    "engine.kv_cache_dtype",
+    "engine.max_num_batched_tokens",
+    "engine.gpu_memory_utilization",
 )
 """Keys of a job that make a plan stale even if the solver does not read them: profile and length trace were measured
 with them, and with other values both would be of another job."""
@@ -165,7 +168,7 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
 READ: dict[str, dict[str, Any]] = {
     "job": {
         "data.chat_template_kwargs": {"enable_thinking": False}, "rollout.temperature": 0.7,
-        "rollout.top_p": 0.9, "rollout.stop": ["</a>"],
+        "engine": {"max_num_batched_tokens": 2048}, "rollout.top_p": 0.9, "rollout.stop": ["</a>"],
         "search.tp": [1], "algorithm.mask_truncated": True,
         "algorithm.loss_aggregation": "token-mean",
     },

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rlplan.plans.facts.device_shares import engine_share, kv_value_bytes
 from rlplan.plans.schema.cluster import Cluster
 from rlplan.plans.schema.job import JobPaths, load_job
+from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import loads
@@ -116,6 +118,22 @@ def test_the_keys_of_a_jobs_model_change_what_is_started(documents):
     assert (plain.fleet.head_dtype, found.fleet.head_dtype) == (None, "float32")
     settings = [(trainer.head_dtype, trainer.compile) for each in (plain, found) for trainer in each.trainers]
     assert settings == [(None, "auto"), ("float32", "on")]
+
+
+def test_a_jobs_engine_section_changes_its_engines_and_is_refused_on_cores(documents):
+    pytest.importorskip("ray")
+    from rlplan.executor.configuration import fleet_config
+
+    job, gpus = documents.folder.path("job.yaml"), documents.cluster.pools["main"]
+    said = "engine: {kv_cache_dtype: fp8, max_num_batched_tokens: 2048, gpu_memory_utilization: 0.6}\n"
+    job.write_text(job.read_text() + said)
+    given = load_job(job)
+    gpus = with_value(gpus, ["accelerators", "kind"], "cuda")
+    found = fleet_config([EngineLayout(1, 1)], given, "model", gpus, 4)
+    assert (found.kv_dtype, found.batched_tokens, found.share) == ("fp8", 2048, 0.6)
+    assert engine_share(given) == 0.6 and (given.kv_dtype, kv_value_bytes(given)) == ("fp8", 1)
+    with pytest.raises(InputError, match=r"engine.kv_cache_dtype: engines on CPUs have none; remove it"):
+        fleet_config([EngineLayout(1, 1)], given, "model", with_value(gpus, ["accelerators", "kind"], "cpu"), 4)
 
 
 def test_a_job_and_its_evaluations_have_rules_of_their_own(documents):

@@ -471,6 +471,15 @@ def test_an_engine_on_cores_and_one_on_gpus_have_their_own_options(monkeypatch):
     wide = engine_arguments(replace(CONFIG, device="cuda", max_num_seqs=9000))
     assert (on_gpus["max_num_batched_tokens"], wide["max_num_batched_tokens"]) == (8192, 9000), "vLLM refuses fewer"
     assert "kv_cache_memory_bytes" not in on_gpus, "it has what vLLM finds free"
+    asked = replace(CONFIG, kv_dtype="fp8", batched_tokens=2048, share=0.6)
+    small, of_cores = engine_arguments(replace(asked, device="cuda")), engine_arguments(asked)
+    assert (small["kv_cache_dtype"], small["max_num_batched_tokens"], small["gpu_memory_utilization"]) == (
+        "fp8",
+        2048,
+        0.6,
+    )
+    assert (of_cores["max_num_batched_tokens"], on_cores["max_num_batched_tokens"]) == (2048, 4096)
+    assert "kv_cache_dtype" not in on_gpus
     assert (fixed["kv_cache_memory_bytes"], fixed["gpu_memory_utilization"]) == (10**6, 0.07)
     assert (
         fixed["enable_sleep_mode"]

@@ -11,10 +11,11 @@ import pytest
 from rlplan.planner.choose.cost_error import rollout_error, update_error
 from rlplan.planner.costs.update_costs import train_cost_in
 from rlplan.plans.facts.model_names import architecture_of
-from rlplan.plans.schema.job import JobPaths, load_job
+from rlplan.plans.schema.job import EngineSpec, JobPaths, load_job
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
+from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from rlplan.profiles.laws.rank_memory import token_bytes
 from rlplan.profiles.library import MODEL_NAMES, library_names, library_profile
@@ -48,6 +49,26 @@ def scaled_to(job):
         return priced_as(profile, of(job, model), folder)
 
     return scaled
+
+
+def test_a_jobs_narrower_cache_and_smaller_share_are_planned_with(job):
+    shipped = library_profile("H100", "Qwen2.5-7B")
+    folder, plain = None, priced_as(shipped, job, None).rollout
+    half, small = ({"kv_cache_dtype": "fp8"}, {"gpu_memory_utilization": 0.5})
+    narrow, less = (
+        priced_as(shipped, job.model_copy(update={"engine": EngineSpec(**each)}), folder).rollout
+        for each in (half, small)
+    )
+    for was, fp8, half_gpu in zip(plain, narrow, less, strict=True):
+        assert fp8.kv_bytes_per_token == was.kv_bytes_per_token / 2
+        assert fp8.kv_capacity_tokens == pytest.approx(2 * was.kv_capacity_tokens, abs=2)
+        room = (was.kv_capacity_tokens - half_gpu.kv_capacity_tokens) * was.kv_bytes_per_token
+        most = (was.kv_capacity_tokens - 1) * was.kv_bytes_per_token
+        assert room == pytest.approx(min(0.4 * GPUS["H100"].memory_bytes * was.tp, most), rel=1e-4)
+        assert half_gpu.kv_bytes_per_token == was.kv_bytes_per_token and fp8.step_s == was.step_s
+    measured = shipped.model_copy(update={"provenance": "measured"})
+    fp8_job = job.model_copy(update={"engine": EngineSpec(kv_cache_dtype="fp8")})
+    assert priced_as(measured, fp8_job, None) is measured, "it was measured with it"
 
 
 def of(job, model):
