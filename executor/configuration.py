@@ -91,7 +91,9 @@ def configuration(
             for name, pool in worker_pools(plans[0], job).items()
         },
         judge=plans[0].reward.judge,
-        trainers=tuple(planned_trainer(planned, job, paths.model, train_pool or pool) for planned in plans),
+        trainers=tuple(
+            planned_trainer(planned, job, paths.weights or paths.model, train_pool or pool) for planned in plans
+        ),
         runs=runs,
     )
 

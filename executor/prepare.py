@@ -17,6 +17,7 @@ from ..plans.facts.executable import unsupported
 from ..plans.files.prompt_rows import data_file, enough_prompts, evaluation_file, read_prompts
 from ..plans.files.reward_function import must_be_callable
 from ..plans.schema.cluster import Pool
+from ..plans.schema.job import missing_files
 from ..plans.schema.plan import Plan, load_plan
 from ..plans.yaml.errors import ErrorCollector, InputError
 from ..plans.yaml.yaml_io import error_at
@@ -136,6 +137,9 @@ def prepare(
                 f"{'.'.join(loc)}: {fault} {first.plan_path.name}; plans that are executed in turns share engines and "
                 "reward workers, so they must agree on it; write the same, or execute one after the other",
             )
+    missing = dict(missing_files(first.checked.job, first.checked.job_path, to_train=True))
+    if (why := missing.get(("model", "warm_start"))) is not None:
+        raise error_at(first.checked.job_path, ("model", "warm_start"), f"model.warm_start: {why}")
     must_be_callable(first.checked.job, first.checked.job_path)
     enough_prompts(first.checked.job, data_file(first.checked.job, first.checked.job_path), progress=progress)
     if (held_out := evaluation_file(first.checked.job, first.checked.job_path)) is not None:

@@ -10,12 +10,13 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..plans.phrases.numbers import count
-from ..plans.schema.job import EvaluateSpec, RolloutSpec
+from ..plans.schema.job import EvaluateSpec, JobPaths, RolloutSpec
 from ..plans.schema.planned_job import PlannedJob
 from ..plans.yaml.errors import InputError
 from .configuration import Configuration, configuration, sampling_rules
@@ -33,6 +34,7 @@ from .prepare import Execution, Options, PlanSwitch, placement_of, prepare
 from .processes.actors import start_ray
 from .processes.supervision import Patience, Supervisor, together
 from .records.execution_folder import begin_folder
+from .records.model_export import starting_weights
 from .records.plan_changes import PlanChange, PlanRefusal, plan_change
 from .records.run_checkpoints import Saving
 from .records.sample_keeper import SampleKeeper
@@ -88,6 +90,7 @@ class Session:
         self._executions, self._options, self._watcher, self._member = executions, options, watcher, member
         first = executions[0]
         job, paths, self._pool = first.checked.job, first.checked.paths, first.pool
+        paths = replace(paths, weights=starting_weights(paths, first.run_dir, options.resume))
         assert paths.data is not None, "prepare has looked for it"
         tokenizer = self._tokenizer = load_tokenizer(paths.model)
         stops_must_be_written(job.rollout, tokenizer)
@@ -96,7 +99,7 @@ class Session:
             template=job.data.chat_template_kwargs,
         )  # fmt: skip
         prompts = read(paths.data)
-        settings = _configuration(executions)
+        settings = _configuration(executions, paths)
         asked, judge_tokenizer = None, None
         if settings.judge is not None:
             judge_tokenizer = load_tokenizer(paths.judge)
@@ -326,10 +329,10 @@ class Session:
             await self._in_group.aclose()
 
 
-def _configuration(executions: Sequence[Execution]) -> Configuration:
+def _configuration(executions: Sequence[Execution], paths: JobPaths | None = None) -> Configuration:
     first = executions[0]
     jobs = [execution.plan.job for execution in executions]
-    return configuration(jobs, first.checked.job, first.checked.paths, first.pool, first.train_pool)
+    return configuration(jobs, first.checked.job, paths or first.checked.paths, first.pool, first.train_pool)
 
 
 def _requested(running: Execution, request: MoveRequest) -> tuple[Execution, PlanChange | None]:

@@ -10,9 +10,9 @@ from functools import partial
 from ..plans.phrases.numbers import count
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job
-from ..plans.schema.length_evidence import LEAST_PROMPTS, few_lengths
 from ..plans.schema.levers import RewardJudge
 from ..plans.schema.planned_job import PlannedJob
+from ..plans.schema.predicted_evidence import LEAST_PROMPTS, few_lengths
 from ..plans.yaml.errors import Infeasible, InputError
 from ..profiles.length_trace import LengthTrace
 from ..profiles.profile_schema import Profile

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plans.phrases.numbers import deviation
-from ..plans.schema.predicted_limit import HardwareLimit
+from ..plans.schema.predicted_evidence import HardwareLimit
 from ..plans.yaml.errors import InputError
 from .report_rounds import drafts_report, length_quantiles, overlap, reward_parts, round_timeline, tail, waste
 from .report_state import evaluations, incidents, is_quiet, plan_changes, run_state

@@ -25,9 +25,9 @@ from ...plans.facts.plan_text import (
 from ...plans.facts.round_bars import critical_path, round_bars
 from ...plans.phrases.numbers import bytes_of, bytes_text, count, digits, percent, ratio, seconds, times, usd
 from ...plans.phrases.sentences import PHASE_NAMES, TIE_PERCENT, one_line, parse
-from ...plans.schema.length_evidence import MUCH_AT_CAP
 from ...plans.schema.plan import Plan
 from ...plans.schema.predicted import FrontPoint
+from ...plans.schema.predicted_evidence import MUCH_AT_CAP
 from .bars import gauge, histogram, table
 from .rounds_table import LEGEND, charts, round_kinds, rounds_table, seconds_table
 from .solved import plan_summary

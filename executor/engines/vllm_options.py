@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from ...plans.facts.device_shares import KV_VALUE_BYTES
+from ...plans.schema.job import pretrained
 from ...rounds.balancing.placement import BLOCK_TOKENS
 from ..drafts.draft_messages import PROMPT, PROMPT_TOKENS, REQUEST
 from ..processes.actors import visible_gpus
@@ -71,15 +72,19 @@ def context_tokens(config: EngineConfig) -> int:
         return config.max_model_len
     from transformers import AutoConfig
 
-    positions = getattr(AutoConfig.from_pretrained(config.model_path), "max_position_embeddings", None)
+    name, revision = pretrained(config.model_path)
+    positions = getattr(AutoConfig.from_pretrained(name, **revision), "max_position_embeddings", None)
     wanted = config.max_model_len + config.draft_tokens
     return wanted if positions is None else max(config.max_model_len, min(wanted, positions))
 
 
 def engine_arguments(config: EngineConfig) -> dict[str, Any]:
     """Keyword arguments of vLLM's `AsyncEngineArgs`."""
+    name, revision = pretrained(config.model_path)
     arguments: dict[str, Any] = {
-        "model": config.model_path,
+        "model": name,
+        **revision,
+        **{f"tokenizer_{key}": value for key, value in revision.items()},
         "dtype": config.dtype,
         "tensor_parallel_size": config.tp,
         "max_model_len": context_tokens(config),
@@ -130,7 +135,8 @@ def kv_bytes_per_token(model_path: str, dtype: str, tp: int = 1) -> int:
     x bytes per value. Ranks beyond the KV heads hold copies of them."""
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(model_path)
+    name, revision = pretrained(model_path)
+    config = AutoConfig.from_pretrained(name, **revision)
     config = getattr(config, "text_config", config)
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads

@@ -37,7 +37,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from ... import __version__
 from ...plans.check.plan_check import input_path
 from ...plans.phrases.numbers import bytes_text, count, runs_text
-from ...plans.schema.job import Job, is_hub_id, load_job, model_folder
+from ...plans.schema.job import Job, JobPaths, is_hub_id, load_job, model_folder, pretrained
 from ...plans.schema.plan import Plan, load_plan
 from ...plans.yaml.errors import InputError, RunFailed
 from ...plans.yaml.yaml_io import sha256_file
@@ -46,6 +46,7 @@ from ...traces.run_log import PLAN_COPY, TRACE, run_folders
 from ...traces.trace import trace_lines
 from ...traces.trace_events import StepEvent, decoded
 from ..trainer.manifest import damage, sync_folder
+from ..trainer.policy.load_policy import config_of
 from ..trainer.rank_transfers import checkpoint_sources
 from ..weights.bucket_plan import TensorSource
 from .checkpoints import MANIFEST, SPARE_BYTES, checkpoints, folder_bytes, held
@@ -147,6 +148,40 @@ def export_model(
     return ExportedModel(out, number, dtype, parameters, files, size, time.monotonic() - began)
 
 
+WARM_START = "warm-start"
+"""The folder of a run with the model that it began with, where that came from another run's checkpoint."""
+
+_SHAPE = (
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "vocab_size", "tie_word_embeddings", "num_experts",
+)  # fmt: skip
+"""Keys of a model's config that models whose weights can be exchanged have in common."""
+
+
+def starting_weights(paths: JobPaths, home: Path, resume: bool) -> str:
+    """The model whose weights training begins with: that of the job, or what its `model.warm_start` names. Of a run the
+    newest checkpoint is written to `home`; a run that is resumed has it there.
+
+    Raises InputError for what is neither a model nor a run with a checkpoint, and for a model of another shape;
+    RunFailed if the disk does not take it.
+    """
+    start = paths.warm_start
+    if start is None:
+        return paths.model
+    if not (start / "config.json").is_file():
+        if not resume:
+            shutil.rmtree(home / WARM_START, ignore_errors=True)
+        if not (home / WARM_START).is_dir():
+            export_model(start, home / WARM_START, dtype="float32")
+        start = home / WARM_START
+    own, given = config_of(paths.model), config_of(str(start))
+    for key in _SHAPE:
+        if (wanted := getattr(own, key, None)) != (found := getattr(given, key, None)):
+            text = f"has {key} {found}, and the job's model {wanted}; name weights of that shape in model.warm_start"
+            raise InputError(text, str(paths.warm_start))
+    return str(start)
+
+
 def _checkpoint(run_dir: Path, step: int | None) -> Path:
     """The folder of a run's checkpoint. Raises InputError if it has none of the step, or is no run."""
     if (folders := run_folders(run_dir)) != [run_dir]:
@@ -193,7 +228,7 @@ def _trained(run_dir: Path, until: int, model: str | None) -> _Trained:
             continue
         job = load_job(job_path)
         data = None if job.data.path is None else job_path.parent / job.data.path
-        found = model or str(model_folder(job, job_path) or job.model.path)
+        found = model or str(model_folder(job, job_path) or job.model.hub_name)
         return _Trained(plan, found, job, data if data is not None and data.is_file() else None, done, evaluated)
     if model is None:
         raise InputError(
@@ -305,10 +340,13 @@ def _write_weights(
 def _description(model: str) -> tuple[Any, Path]:
     """The config of the model that was trained, and the folder of what describes it. Raises InputError."""
     try:
-        config = AutoConfig.from_pretrained(model)
+        name, revision = pretrained(model)
+        config = AutoConfig.from_pretrained(name, **revision)
         if Path(model).is_dir():
             return config, Path(model)
-        return config, Path(snapshot_download(model, allow_patterns=[*BESIDE_WEIGHTS], ignore_patterns=[*NOT_COPIED]))
+        wanted, unwanted = [*BESIDE_WEIGHTS], [*NOT_COPIED]
+        at = revision.get("revision")
+        return config, Path(snapshot_download(name, revision=at, allow_patterns=wanted, ignore_patterns=unwanted))
     except (OSError, ValueError) as error:  # their texts have several lines
         raise InputError(f"has no model that transformers reads ({str(error).splitlines()[0]})", model) from error
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.files.prompt_rows import Prompt, read_prompts
-from ...plans.schema.job import RolloutSpec
+from ...plans.schema.job import RolloutSpec, pretrained
 from ...plans.schema.reward_spec import RewardKind, RewardSpec
 from ...plans.yaml.errors import InputError
 
@@ -32,8 +32,9 @@ def load_tokenizer(model_path: str) -> Any:
     from transformers import AutoConfig, AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model_path)
-        config = AutoConfig.from_pretrained(model_path)
+        name, revision = pretrained(model_path)
+        tokenizer = AutoTokenizer.from_pretrained(name, **revision)
+        config = AutoConfig.from_pretrained(name, **revision)
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(

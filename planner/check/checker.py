@@ -26,8 +26,8 @@ from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.groups_plan import GroupsPlan
 from ...plans.schema.job import Job
-from ...plans.schema.length_evidence import MUCH_AT_CAP
 from ...plans.schema.plan import Plan
+from ...plans.schema.predicted_evidence import MUCH_AT_CAP
 from ...plans.schema.site_rules import MISNAMED, SITE_RULES_NAME, SiteRules, SiteRulesFile, find_site_rules
 from ...plans.schema.workload import Workload
 from ...plans.yaml.errors import InputError

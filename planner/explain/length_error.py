@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from ...plans.schema.length_evidence import LengthBasis
+from ...plans.schema.predicted_evidence import LengthBasis
 from ...profiles.length_trace import LengthTrace
 from ..choose.candidate_search import Search
 from ..choose.candidates.candidate_rounds import accepted_share

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...plans.schema.job import Job
-from ...plans.schema.length_evidence import LengthBasis, LengthDrift
 from ...plans.schema.predicted import (
     DecodeSpeed,
     FrontPoint,
@@ -31,7 +30,7 @@ from ...plans.schema.predicted import (
     RoundMemory,
     UpdateSpeed,
 )
-from ...plans.schema.predicted_limit import HardwareLimit
+from ...plans.schema.predicted_evidence import HardwareLimit, LengthBasis, LengthDrift
 from ...profiles.laws.hardware_peaks import RoundWork, peaks_of, step_limit, work_of
 from ...profiles.laws.rank_memory import STATE_BYTES
 from ...profiles.length_trace import LengthTrace

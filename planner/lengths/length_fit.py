@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...plans.phrases.numbers import percent
-from ...plans.schema.length_evidence import LengthDrift
+from ...plans.schema.predicted_evidence import LengthDrift
 from ...profiles.length_tables import ASSUMED_ICC
 from ...profiles.length_trace import LengthTrace, intraclass_correlation
 

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...plans.phrases.numbers import MATTERS
-from ...plans.schema.length_evidence import MUCH_AT_CAP
+from ...plans.schema.predicted_evidence import MUCH_AT_CAP
 from ...profiles.length_trace import PROMPT_TOKENS, LengthTrace
 from .length_fit import LengthTail, Marginal, fit_marginal, locate, windows
 

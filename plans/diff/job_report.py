@@ -6,8 +6,8 @@ from ..facts.plan_text import cut_text
 from ..phrases.numbers import count, unsigned
 from ..phrases.sentences import PHASE_NAMES, shorten
 from ..phrases.tables import Row, Table, columns
-from ..schema.length_evidence import MUCH_AT_CAP
 from ..schema.plan import Plan
+from ..schema.predicted_evidence import MUCH_AT_CAP
 from .change import (
     UNKNOWN,
     Quantity,

@@ -7,11 +7,10 @@ import math
 from ..phrases.numbers import count, digits, per_second, percent, seconds
 from ..phrases.sentences import one_line
 from ..schema.groups_plan import GroupsPlan
-from ..schema.length_evidence import LengthDrift
 from ..schema.levers import UpdateLayout
 from ..schema.plan import Inputs, Plan, Solver
 from ..schema.predicted import Predicted, PredictedError
-from ..schema.predicted_limit import HardwareLimit
+from ..schema.predicted_evidence import HardwareLimit, LengthDrift
 
 _STANDS_OUT = 1.645
 """A change of lengths is mentioned from this many standard errors on; the planner uses the same limit."""

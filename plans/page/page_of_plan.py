@@ -24,12 +24,11 @@ from ..facts.round_bars import round_bars
 from ..phrases.numbers import NONE, bytes_text, count, digits, percent, ratio, seconds, times, usd
 from ..phrases.sentences import sentence
 from ..phrases.tables import Table
-from ..schema.length_evidence import MUCH_AT_CAP
 from ..schema.levers import UpdateLayout
 from ..schema.plan import InputFile, Inputs, Plan, Volatile
 from ..schema.planned_rounds import LongRound, RoundRollout, ShortRound
 from ..schema.predicted import Predicted
-from ..schema.predicted_limit import HardwareLimit
+from ..schema.predicted_evidence import MUCH_AT_CAP, HardwareLimit
 from . import charts_plan
 from .charts_round import timeline
 from .elements import Banner, Card, render

@@ -16,27 +16,25 @@ from ..yaml.errors import InputError, joined
 from ..yaml.yaml_doc import Loc
 from .algorithm import Algorithm
 from .base import (
-    MOST_PROMPTS_PER_STEP,
-    MOST_SAMPLES_PER_STEP,
     Choices,
     Count,
     Name,
     Positive,
     Strict,
-    Tokens,
     cross_error,
     is_auto,
     is_empty,
     is_false,
     is_none,
-    is_one,
     is_true,
-    is_zero,
 )
 from .levers import FinishedShares, SearchCutoff, SearchDrafts
 from .reward_spec import OneOrList
 from .reward_spec import RewardKind as RewardKind
 from .reward_spec import RewardSpec as RewardSpec
+from .rollout_spec import EngineSpec as EngineSpec
+from .rollout_spec import EvaluateSpec as EvaluateSpec
+from .rollout_spec import RolloutSpec as RolloutSpec
 
 OF_THE_TEMPLATE = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize")
 """What a chat template gets that is no variable of its own."""
@@ -122,19 +120,18 @@ class DataSpec(Strict):
         return self
 
 
-TopP = Annotated[float, Field(gt=0, le=1, exclude_if=is_one)]
-TopK = Annotated[int, Field(ge=0, exclude_if=is_zero)]
-MinP = Annotated[float, Field(ge=0, lt=1, exclude_if=is_zero)]
-StopText = Annotated[str, Field(min_length=1, max_length=200)]
-Stops = Annotated[tuple[StopText, ...], Field(max_length=16, strict=False, exclude_if=is_empty)]
-StopTokens = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=64, strict=False, exclude_if=is_empty)]
-
-
 class ModelSpec(Strict):
     """The policy's initial weights."""
 
     path: Annotated[str, Field(min_length=1)]
     """Folder of a Hugging Face model, relative to job.yaml, or a hub id `owner/name`."""
+
+    revision: Annotated[str | None, Field(pattern=r"^[\w][\w./-]*$", max_length=200, exclude_if=is_none)] = None
+    """Branch, tag or commit of a hub id; null: its main branch. All parts of profiles and runs load this one."""
+
+    warm_start: Annotated[str | None, Field(min_length=1, exclude_if=is_none)] = None
+    """Weights that training begins with, in place of those of `path`: a folder of a Hugging Face model of the same
+    shape, or the folder of another run, whose newest checkpoint is taken; relative to job.yaml. Moments begin at 0."""
 
     dtype: Literal["float32", "bfloat16", "float16"]
     """Type of weights and activations, in the engine and in the trainer."""
@@ -147,123 +144,10 @@ class ModelSpec(Strict):
     """Whether the trainer compiles the model's layers (torch.compile): `auto`: on GPUs, where its first micro-batch is
     faster by 5 % or more; on CPUs never. `on` needs a C++ compiler on CPUs."""
 
-
-class RolloutSpec(Strict):
-    """The size of a step and the limits of a sample."""
-
-    prompts_per_step: Annotated[int, Field(ge=1, le=MOST_PROMPTS_PER_STEP)]
-    """P: prompts trained in one step."""
-
-    samples_per_prompt: Annotated[int, Field(ge=2, le=MOST_SAMPLES_PER_STEP)]
-    """n: samples per prompt that are trained; at least 2, because advantages compare samples of one prompt."""
-
-    max_prompt_tokens: Tokens
-    """Longest prompt in tokens; a longer one is an error when the data is read."""
-
-    max_response_tokens: Tokens
-    """Cap on a response in tokens; a response that reaches it is truncated."""
-
-    temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
-    """Sampling temperature; greedy decoding (0) gives equal samples, hence no advantages."""
-
-    top_p: TopP = 1.0
-    """Tokens are drawn from the likeliest ones alone whose chances add up to this; 1: from all. The update takes them
-    as drawn from all of the policy's distribution, so below 1, as with `top_k` and `min_p`, it is biased."""
-
-    top_k: TopK = 0
-    """Tokens are drawn from so many of the likeliest alone; 0: from all."""
-
-    min_p: MinP = 0.0
-    """Tokens are drawn from those alone that have at least this share of the likeliest token's chance; 0: from all."""
-
-    stop: Stops = ()
-    """Texts that end a response beside the model's end token. The response is complete: with the text, which is trained
-    on and which rewards read, and not truncated."""
-
-    stop_token_ids: StopTokens = ()
-    """Tokens that end a response beside the model's end token, and are its last."""
-
-    seed_per_sample: bool = False
-    """Give each sample a seed of its own: runs of one job can then be compared draw by draw, and a resumed run draws
-    what it would have drawn, whichever engine decodes a sample and beside what. Decoding is as fast (on an H200, within
-    9 %): one kernel draws a whole batch by seeds and places. On a vLLM that this does not fit, `execute` says so;
-    vLLM's generators then draw sample by sample, which takes a GPU longer, and what is moved is drawn anew."""
-
     @property
-    def longest_tokens(self) -> int:
-        """Longest sequence in tokens, prompt and response."""
-        return self.max_prompt_tokens + self.max_response_tokens
-
-    @property
-    def samples_per_step(self) -> int:
-        """Samples that a step trains: prompts_per_step times samples_per_prompt."""
-        return self.prompts_per_step * self.samples_per_prompt
-
-    @model_validator(mode="after")
-    def _a_step_can_be_planned(self) -> RolloutSpec:
-        if self.samples_per_step > MOST_SAMPLES_PER_STEP:
-            raise cross_error(
-                f"a step has {self.samples_per_step} samples (prompts_per_step x samples_per_prompt), and at most "
-                f"{MOST_SAMPLES_PER_STEP} can be planned; lower one of the two",
-                "prompts_per_step",
-            )
-        return self
-
-
-class EngineSpec(Strict):
-    """Arguments of vLLM that a job may set, by vLLM's names; what a plan decides (sequences, TP, KV tokens) is none."""
-
-    kv_cache_dtype: Annotated[Literal["fp8", "fp8_e4m3", "fp8_e5m2"] | None, Field(exclude_if=is_none)] = None
-    """Type of the KV cache, on GPUs; null: `model.dtype`. One byte a value holds more tokens, and takes engine and
-    trainer further apart on log-probabilities."""
-
-    max_num_batched_tokens: Annotated[int | None, Field(ge=512, le=1_048_576, exclude_if=is_none)] = None
-    """Prompt tokens in one step of an engine; null: 8,192 on GPUs, which profiles that ship are of, 4,096 on CPUs. At
-    least the context and the sequences of an engine are taken."""
-
-    gpu_memory_utilization: Annotated[float | None, Field(ge=0.1, le=0.9, exclude_if=is_none)] = None
-    """Share of a GPU's memory that an engine may take; null: 0.9."""
-
-
-class EvaluateSpec(Strict):
-    """Evaluations of the policy between two steps, on prompts that it is not trained on."""
-
-    data: Annotated[str, Field(min_length=1)]
-    """File of rows as of `data.path`, relative to job.yaml. Each evaluation decodes all of its prompts."""
-
-    every_steps: Count
-    """Steps between two evaluations; what the run ends with is evaluated in any case."""
-
-    at_start: bool = True
-    """Evaluate the weights that the run begins with."""
-
-    samples_per_prompt: Annotated[int, Field(ge=1, le=1024)] = 1
-    """n: responses to each prompt; pass@k is told for each power of two k up to n."""
-
-    temperature: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Sampling temperature; 0 decodes greedily, one response to a prompt."""
-
-    top_p: TopP = 1.0
-    """As `rollout.top_p`, of evaluations; `rollout.stop` and `rollout.stop_token_ids` end their responses, too."""
-
-    top_k: TopK = 0
-    """As `rollout.top_k`, of evaluations."""
-
-    min_p: MinP = 0.0
-    """As `rollout.min_p`, of evaluations."""
-
-    passes_at: float = 1.0
-    """Least reward of a response that passes."""
-
-    @model_validator(mode="after")
-    def _greedy_responses_are_one(self) -> EvaluateSpec:
-        if self.temperature == 0 and self.samples_per_prompt > 1:
-            raise cross_error(
-                f"is {self.samples_per_prompt}, and at temperature 0 all responses to a prompt are the same; write 1, "
-                "or a temperature above 0",
-                "samples_per_prompt",
-            )
-        return self
+    def hub_name(self) -> str:
+        """The hub id with its revision, `owner/name@revision`; `path` where none is named."""
+        return self.path if self.revision is None else f"{self.path}@{self.revision}"
 
 
 class SearchSpec(Strict):
@@ -401,9 +285,12 @@ class JobPaths:
     """Where a job's files are.
 
     Attributes:
-        model: the name that transformers and vLLM accept: the absolute path of the local folder, or the hub id.
+        model: the absolute path of the local folder, or the hub id, `owner/name@revision` where a revision is named;
+            `pretrained` makes of it what transformers and vLLM accept.
         data: absolute path of the file of prompts; None if there is no file and the job only says `data.prompts`.
         evaluation: of the file of prompts of `evaluate`; None without such a section.
+        warm_start: of what `model.warm_start` names; None without it.
+        weights: the folder of a model whose weights training begins with; "": those of `model`.
         model_folder: the local folder, or None for a hub id.
         reward_folder: the folder of job.yaml, which is searched first for the module of `reward.function`.
         judge: the name of the judge's model, as `model`; "" without a judge.
@@ -415,6 +302,8 @@ class JobPaths:
     reward_folder: Path
     judge: str = ""
     evaluation: Path | None = None
+    warm_start: Path | None = None
+    weights: str = ""
 
 
 def scoring_paths(job: Job, job_path: str | Path) -> JobPaths:
@@ -433,6 +322,13 @@ def is_hub_id(model: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", model) is not None
 
 
+def pretrained(model: str) -> tuple[str, dict[str, str]]:
+    """A model's name as `JobPaths.model` has it, in two: the folder or hub id that `from_pretrained` takes, and its
+    `revision` where one is named."""
+    name, at, revision = model.partition("@")
+    return (name, {"revision": revision}) if at and is_hub_id(name) else (model, {})
+
+
 def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     """Resolve the job's relative paths against the folder of job.yaml (at `job_path`).
 
@@ -448,12 +344,14 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     if missing:
         raise joined(missing)
     data = _beside(job.data.path, job_path)
+    warm_start = _beside(job.model.warm_start, job_path)
     folder = model_folder(job, job_path)
     data_file = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
     judge = judge_folder(job, job_path) or (job.reward.judge and job.reward.judge.model) or ""
     reward_folder = Path(job_path).resolve().parent
     evaluation = None if job.evaluate is None else _beside(job.evaluate.data, job_path)
-    return JobPaths(str(folder or job.model.path), data_file, folder, reward_folder, str(judge), evaluation)
+    name = str(folder or job.model.hub_name)
+    return JobPaths(name, data_file, folder, reward_folder, str(judge), evaluation, warm_start)
 
 
 def model_folder(job: Job, job_path: str | Path) -> Path | None:
@@ -492,6 +390,12 @@ def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Ite
     for loc, model in models:
         if _folder(model, job_path) is None and not is_hub_id(model):
             yield loc, f"no such folder: '{model}'; paths are relative to this file, a hub id is 'owner/name'"
+    if job.model.warm_start is not None and to_train:
+        start = _beside(job.model.warm_start, job_path)
+        if start is None or not os.path.isdir(start):  # noqa: PTH112
+            yield ("model", "warm_start"), f"no such folder: '{job.model.warm_start}'; paths are relative to this file"
+    if job.model.revision is not None and _folder(job.model.path, job_path) is not None:
+        yield ("model", "revision"), f"'{job.model.path}' is a folder, which has no revisions; remove the key"
     if job.evaluate is not None and to_train:
         held_out = _beside(job.evaluate.data, job_path)
         if held_out is None or not os.path.isfile(held_out):  # noqa: PTH113

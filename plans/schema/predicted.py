@@ -10,8 +10,7 @@ from pydantic import Field
 
 from ...rounds.round_spec import Mode
 from .base import Count, Name, NonNegative, Positive, Strict, is_empty, is_none, is_zero
-from .length_evidence import LengthBasis, LengthDrift
-from .predicted_limit import ByPhase, HardwareLimit
+from .predicted_evidence import ByPhase, HardwareLimit, LengthBasis, LengthDrift
 
 ROUGH_ROUNDS = 32
 """Figures from fewer simulated rounds are only about right."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from ...plans.facts.model_names import architecture_of
 from ...plans.facts.public_models import Architecture
 from ...plans.schema.predicted import PredictedPhases
-from ...plans.schema.predicted_limit import HardwareLimit, LimitPhases, PhaseLimit, RoundLimit
+from ...plans.schema.predicted_evidence import HardwareLimit, LimitPhases, PhaseLimit, RoundLimit
 from ..hardware import gpu_of
 from ..phase_schema import Rollout, Train
 from ..profile_schema import Dtype, Machine, PolicyShape, Profile

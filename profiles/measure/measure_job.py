@@ -16,7 +16,7 @@ import math
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,14 @@ from ...executor.engines.vllm_options import kv_bytes_per_token
 from ...executor.placement.live_checks import check_shared
 from ...executor.processes.actors import start_ray
 from ...executor.processes.supervision import together
+from ...executor.records.model_export import starting_weights
 from ...executor.rollout.prompts import load_prompts, load_tokenizer, response_text, stops_must_be_written
 from ...executor.rollout.reward_sum import RewardSum
 from ...executor.rollout.round_runner import RoundRunner
 from ...plans.facts.model_shape import named_model
 from ...plans.facts.public_models import Architecture
 from ...plans.schema.cluster import Pool
-from ...plans.schema.job import Job, JobPaths
+from ...plans.schema.job import Job, JobPaths, pretrained
 from ...plans.schema.levers import EngineLayout, UpdateLayout
 from ...plans.yaml.errors import InputError, RunFailed
 from ..draft_schema import ProfiledDrafts
@@ -228,7 +229,9 @@ def measure(
 
     `out` is where the profile will be; what all nodes must share is beside it meanwhile. Raises InputError.
     """
-    return asyncio.run(_measure(job, paths, pool_name, pool, out, effort, notify))
+    with tempfile.TemporaryDirectory(prefix=".rlplan-warm-", dir=out.parent) as folder:
+        begun = replace(paths, weights=starting_weights(paths, Path(folder), resume=False))
+        return asyncio.run(_measure(job, begun, pool_name, pool, out, effort, notify))
 
 
 async def _measure(
@@ -243,7 +246,7 @@ async def _measure(
         paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward, job.data.chat_template_kwargs
     )
     subject = Subject(job, paths, pool_name, pool, parameter_count(paths.model))
-    known = named_model(paths.model).architecture
+    known = named_model(pretrained(paths.model)[0]).architecture
     architecture = None if known is None or known.guessed else known
     layouts, budgets, updates = _what_is_measured(subject, architecture, budget)
     shares = {layout: share_of_step(layout, layouts, pool) for layout in layouts}
@@ -322,7 +325,7 @@ def _what_is_measured(
 ) -> tuple[list[EngineLayout], list[int], list[UpdateLayout]]:
     """Layouts of engines, token budgets of micro-batches, layouts of trainers of which the first takes turns with
     engines. Raises InputError for a pool or a search that leaves nothing to measure."""
-    job, pool, shape = subject.job, subject.pool, named_model(subject.paths.model).shape
+    job, pool, shape = subject.job, subject.pool, named_model(pretrained(subject.paths.model)[0]).shape
     try:
         layouts = layouts_to_measure(job.search.tp, pool, shape, weight_bytes(subject))
     except ValueError as error:
@@ -375,5 +378,6 @@ def parameter_count(model_path: str) -> int:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model_path))
+        name, revision = pretrained(model_path)
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(name, **revision))
     return sum(parameter.numel() for parameter in model.parameters())

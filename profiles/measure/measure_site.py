@@ -102,7 +102,7 @@ def site_of(
     frozen = job.model_copy(update={"algorithm": job.algorithm.model_copy(update={"learning_rate": 0.0, "kl": None})})
     trainers = {}
     for name, update in named.items():
-        trainer = trainer_config(frozen, paths.model, update, pool.accelerators.kind, most)
+        trainer = trainer_config(frozen, paths.weights or paths.model, update, pool.accelerators.kind, most)
         trainer = replace(trainer, threads=max(1, pool.cores // trainer.ranks))
         trainers[name] = TrainerGroup(name, trainer, supervisor, placer)
     ledger = ledger_of(

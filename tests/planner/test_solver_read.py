@@ -78,6 +78,8 @@ def read() -> set[tuple[str, str]]:
 
 MEASURED_WITH = (
     "model.path",
+    "model.revision",
+    "model.warm_start",
     "model.dtype",
     "model.head_dtype",
     "model.compile",

@@ -34,6 +34,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ....plans.facts.executable import family_fault, update_faults
 from ....plans.facts.model_shape import shape_from_config
+from ....plans.schema.job import pretrained
 from ....plans.schema.levers import UpdateLayout
 from .attention import VARLEN
 from .chunked_head import float32_head
@@ -89,13 +90,14 @@ def load_policy(
     """
     mesh = mesh or RankMesh()
     _check(path, mesh)
-    options = {"dtype": torch.float32, "attn_implementation": VARLEN}
+    name, revision = pretrained(path)
+    options = {"dtype": torch.float32, "attn_implementation": VARLEN, **revision}
     _quiet()
     if device.type == "cuda":
         os.environ["LOCAL_RANK"] = str(device.index)  # transformers chooses the GPU by it
     model: Any
     if mesh.ranks == 1:
-        model = AutoModelForCausalLM.from_pretrained(path, **options)
+        model = AutoModelForCausalLM.from_pretrained(name, **options)
         model.to(device)
         if head_dtype == "float32":
             float32_head(model)
@@ -104,7 +106,7 @@ def load_policy(
     else:
         layout = DistributedConfig(fsdp_size=mesh.dp * mesh.sp, tp_size=mesh.tp)
         sharded = _sharded_class(path, dtype, head_dtype, mesh)
-        model = sharded.from_pretrained(path, distributed_config=layout, **options)
+        model = sharded.from_pretrained(name, distributed_config=layout, **options)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # Sum, where FSDP's default is the mean; by a plain sum, because gloo knows no scaled one.
@@ -113,9 +115,15 @@ def load_policy(
     return model.eval()  # type: ignore[no-any-return]
 
 
+def config_of(path: str) -> Any:
+    """The config of a model, by the name that `JobPaths.model` has for it."""
+    name, revision = pretrained(path)
+    return AutoConfig.from_pretrained(name, **revision)
+
+
 def _check(path: str, mesh: RankMesh) -> None:
     """Refuse what transformers would load all the same, and what would fail or train something else later."""
-    shape = shape_from_config(AutoConfig.from_pretrained(path).to_dict())
+    shape = shape_from_config(config_of(path).to_dict())
     if shape is None:
         raise ValueError(f"the config of {path} states no attention heads; this model cannot be trained")
     layout = UpdateLayout(dp=mesh.dp, tp=mesh.tp, sp=mesh.sp, state_copies=mesh.state_copies, micro_batch_tokens=1)
@@ -133,7 +141,7 @@ def _sharded_class(path: str, dtype: str, head_dtype: str | None, mesh: RankMesh
     its own, and one of them misses the updates. transformers has no copies either: each gets a mesh of its own, and a
     rank then reads the slices of its place in it.
     """
-    config = AutoConfig.from_pretrained(path)
+    config = config_of(path)
     parent: Any = AutoModelForCausalLM._model_mapping[type(config)]
 
     def distribute(cls: Any, model: Any, layout: Any, meshes: Any) -> Any:

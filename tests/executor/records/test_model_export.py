@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from safetensors.torch import load_file
 
 from rlplan.executor.records import model_export
 from rlplan.executor.records.checkpoints import checkpoints, held
-from rlplan.executor.records.model_export import export_model
+from rlplan.executor.records.model_export import export_model, starting_weights
 from rlplan.executor.records.run_checkpoints import RunCheckpoints, Saving
+from rlplan.plans.schema.job import JobPaths
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ...cli.command_line import data, printed, refused, rlplan
@@ -82,6 +84,30 @@ def test_weights_are_of_the_jobs_type_or_of_the_one_asked_for(tmp_path, of_job, 
     assert all(torch.equal(ours.to(kind), theirs) for ours, theirs in pairs)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["dtype"] == written and "_name_or_path" not in config
+
+
+def test_training_begins_with_weights_of_a_run_or_a_folder(trained, tmp_path):
+    run, trainer = trained
+    model = run.parent / "job" / "model"
+
+    def begun(start, home=tmp_path / "home", resume=False):
+        return starting_weights(JobPaths(str(model), None, model, tmp_path, warm_start=start), home, resume)
+
+    assert begun(None) == str(model) and begun(model) == str(model), "as they are"
+    found = begun(run)
+    assert found == str(tmp_path / "home" / "warm-start")
+    pairs = zip(trainer._model.parameters(), loaded(found).parameters(), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+    (tmp_path / "home" / "warm-start" / "mark").touch()
+    assert begun(run, resume=True) == found and (tmp_path / "home" / "warm-start" / "mark").exists()
+    assert begun(run) == found and not (tmp_path / "home" / "warm-start" / "mark").exists(), "an earlier start's"
+    other = Path(write_model(tmp_path / "other", "llama"))
+    for start, why in (
+        (other, "has model_type llama, and the job's model qwen2; name"),
+        (tmp_path, "holds no run"),
+    ):
+        with pytest.raises(InputError, match=why):
+            begun(start)
 
 
 def test_the_folder_has_what_belongs_beside_the_weights_and_no_path(run, tmp_path):

@@ -207,7 +207,7 @@ def test_a_stop_that_no_response_can_have_is_refused(stops, why):
         stops_must_be_written(rollout.model_copy(update=stops), Special())
 
 
-def test_a_jobs_variables_go_to_the_chat_template_and_rows_have_their_own(tmp_path):
+def test_variables_of_jobs_and_rows_go_to_the_chat_template(tmp_path):
     path, tokenizer = tmp_path / "data.jsonl", Tokenizer()
     tokenizer.chat_template = "{% if enable_thinking %}{{ tone }}"
     tokenizer.apply_chat_template = lambda messages, **given: f"chat {given['enable_thinking']} {given['tone']} z"

@@ -3,16 +3,23 @@
 import asyncio
 import contextlib
 import json
+import shutil
 
 import pytest
+import torch
 
 from rlplan.executor.engines.engine import RolloutEngine
 from rlplan.executor.engines.engine_worker import WeightReceiver
 from rlplan.executor.engines.messages import EngineConfig
+from rlplan.executor.engines.vllm_options import engine_arguments, kv_bytes_per_token
 from rlplan.executor.rollout.prompts import load_tokenizer
+from rlplan.executor.trainer.policy.load_policy import load_policy
 from rlplan.executor.weights.transfer import VERSION_KEY, tensor_checksum
+from rlplan.plans.schema.job import job_paths, load_job
 from rlplan.plans.yaml.errors import InputError
+from rlplan.profiles.measure.measure_job import parameter_count
 
+from ...cli.solved_folder import JOB
 from ..conftest import VOCABULARY
 
 
@@ -113,3 +120,28 @@ def test_a_tokenizer_with_more_tokens_than_embeddings_is_an_input_error(tiny_mod
     with pytest.raises(InputError, match=r"has token 63 \('w60'\), but the model's embedding has 40 rows") as caught:
         load_tokenizer(str(tmp_path))
     assert caught.value.path == str(tmp_path) and "\n" not in str(caught.value)
+
+
+def test_all_parts_load_the_revision_that_a_job_names(tiny_model, tmp_path, monkeypatch):
+    """From a cache of the hub's, in which the model has the revision `v2` and no other."""
+    stored = tmp_path / "models--own--tiny"
+    shutil.copytree(tiny_model, stored / "snapshots" / ("a" * 40))
+    (stored / "refs").mkdir()
+    (stored / "refs" / "v2").write_text("a" * 40)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB.replace("path: model", "path: own/tiny, revision: v2"))
+    (tmp_path / "data.jsonl").touch()
+    name = job_paths(load_job(job), job).model
+    assert name == "own/tiny@v2" and len(load_tokenizer(name)) == len(VOCABULARY)
+    assert kv_bytes_per_token(name, "float32") == 2 * 2 * 64 * 4
+    policy = load_policy(name, "float32", torch.device("cpu"))
+    assert sum(each.numel() for each in policy.parameters()) == parameter_count(name)
+    arguments = engine_arguments(EngineConfig("e", name, "float32", 1, 64, 4, "cpu", 10**6))
+    assert {arguments[key] for key in ("revision", "tokenizer_revision")} == {"v2"} and arguments["model"] == "own/tiny"
+    with pytest.raises(InputError, match="no tokenizer to load"):
+        load_tokenizer("own/tiny")
+    (tmp_path / "own" / "tiny").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"model.revision: 'own/tiny' is a folder, which has no revisions; remove"):
+        job_paths(load_job(job), job)

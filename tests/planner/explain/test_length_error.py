@@ -15,7 +15,7 @@ from rlplan.planner.lengths.length_model import LengthModel, fit_lengths
 from rlplan.planner.simulate.columns.round_log import mean
 from rlplan.planner.solve import Solved
 from rlplan.plans.facts.plan_text import drift_text
-from rlplan.plans.schema.length_evidence import LengthBasis, LengthDrift, few_lengths
+from rlplan.plans.schema.predicted_evidence import LengthBasis, LengthDrift, few_lengths
 from rlplan.plans.yaml.errors import Infeasible, InputError
 from rlplan.profiles.length_trace import LengthRow, LengthTrace
 from rlplan.rounds.round_spec import Mode
