@@ -26,7 +26,8 @@ SCHEMA_MODULES = {
     "algorithm", "base", "cluster", "data_spec", "groups_plan", "job", "levers", "origin", "policy", "plan",
     "planned_group", "predicted", "workload",
 }  # fmt: skip
-UNITS = {"deadline": "_s", "timeout": "_s", "memory": "_bytes", "cutoff": "_tokens"}
+UNITS = {"deadline": "_s", "timeout": "_s", "memory": ("_bytes", "_utilization"), "cutoff": "_tokens"}
+"""By a word of a name: how it ends; `gpu_memory_utilization` is vLLM's, a share."""
 
 
 def test_every_model_is_described_strict_and_frozen_with_units_in_its_names():
