@@ -33,8 +33,10 @@ FULL = {
     "placement": {"train_pool": "learn"},
 }  # fmt: skip
 TAGS = {"kind": "format", "name": "tags", "pattern": "<a>.*", "deadline_s": 2.0}
-TOGETHER = {**FULL, "reward": [REWARD, TAGS], "placement": None}
-"""Engines hand over only where trainers have no pool of their own; further parts of a reward have names."""
+KL = {"name": "grpo", "learning_rate": 1e-3, "kl": {"coefficient": 0.001, "estimator": "k3", "applied_to": "reward"}}
+TOGETHER = {**FULL, "reward": [REWARD, TAGS], "placement": None, "algorithm": KL}
+"""Engines hand over only where trainers have no pool of their own; further parts of a reward have names; a reference
+takes memory."""
 
 
 SECTIONS = ("algorithm.importance_sampling", "algorithm.schedule", "evaluate")
@@ -138,7 +140,7 @@ PARTS = [
 ]
 
 # What the algorithm's name would set is stated, so that the name alone changes.
-GRPO = {"name": "grpo", "learning_rate": 1e-3, "loss_aggregation": "seq-mean-token-mean"}
+GRPO = {**KL, "loss_aggregation": "seq-mean-token-mean"}
 
 CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
     "job": (
@@ -152,6 +154,7 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
             "algorithm.weight_decay": 0.1, "algorithm.betas": [0.8, 0.9], "algorithm.max_grad_norm": 3.0,
             "algorithm.clip_low": 0.1, "algorithm.clip_high": 0.28, "algorithm.dual_clip": 3.0,
             "algorithm.entropy_bonus": 0.01,
+            "algorithm.kl.coefficient": 0.1, "algorithm.kl.estimator": "k2", "algorithm.kl.applied_to": "loss",
             "algorithm.importance_sampling": {"cap": 3.0}, "algorithm.seed": 4,
             "evaluate": {"data": "held_out.jsonl", "every_steps": 5},
         },
