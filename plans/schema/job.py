@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -71,6 +71,17 @@ ObjectiveText = Annotated[
 ]
 
 
+TargetModule = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+TARGET_MODULES: tuple[TargetModule, ...] = get_args(TargetModule)
+"""Matrices of a layer of the families that are trained (plans/facts/executable.py)."""
+
+
+def _no_module_twice(modules: Any) -> Any:
+    if modules != "all-linear" and (twice := [each for each in modules if modules.count(each) > 1]):
+        raise cross_error(f"names {twice[0]} twice; leave one out")
+    return modules
+
+
 class Slo(Strict):
     """Limits that every plan of the job keeps."""
 
@@ -111,6 +122,36 @@ class DataSpec(Strict):
         return self
 
 
+class LoraSpec(Strict):
+    """Low-rank adapters (LoRA, arXiv 2106.09685): a target matrix W is used as W + alpha / rank * B A, and A and B are
+    trained in place of W. There is no dropout: log-probabilities of engine and trainer would differ by it."""
+
+    rank: Annotated[int, Field(ge=1, le=1024)]
+    """Rows of A and columns of B."""
+
+    alpha: Positive
+    """Numerator of the scale alpha / rank."""
+
+    target_modules: Annotated[Literal["all-linear"] | Annotated[tuple[TargetModule, ...], Field(min_length=1)],
+                              AfterValidator(_no_module_twice)] = "all-linear"  # fmt: skip
+    """Matrices of each layer that have adapters, by their names in transformers; `all-linear`: all of them but the
+    output matrix. Experts are no modules of their own, and have none."""
+
+    sent: Literal["merged", "adapter"] = "merged"
+    """What engines are sent after a step: `merged`: all weights, adapters added; `adapter`: A and B alone, which each
+    engine adds to the weights of the model's files."""
+
+    @property
+    def scale(self) -> float:
+        """What B A is multiplied by."""
+        return self.alpha / self.rank
+
+    @property
+    def modules(self) -> tuple[TargetModule, ...]:
+        """Names of the target matrices."""
+        return TARGET_MODULES if self.target_modules == "all-linear" else self.target_modules
+
+
 class ModelSpec(Strict):
     """The policy's initial weights."""
 
@@ -127,6 +168,9 @@ class ModelSpec(Strict):
     compile: Annotated[Literal["auto", "on", "off"], Field(exclude_if=is_auto)] = "auto"
     """Whether the trainer compiles the model's layers (torch.compile): `auto`: on GPUs, where its first micro-batch is
     faster by 5 % or more; on CPUs never. `on` needs a C++ compiler on CPUs."""
+
+    lora: Annotated[LoraSpec | None, Field(exclude_if=is_none)] = None
+    """Adapters that are trained while the weights stay as they are; null: the weights are trained."""
 
 
 class RolloutSpec(Strict):
