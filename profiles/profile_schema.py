@@ -21,7 +21,7 @@ from ..plans.schema.levers import EngineLayout
 from ..plans.schema.reward_spec import RewardAudit
 from .draft_schema import ProfiledDrafts
 from .judge_schema import Judge
-from .phase_schema import ProfileModel, Reward, Rollout, Train, TrainLaw, Whole
+from .phase_schema import ProfileModel, Reward, Rollout, Train, TrainedAdapters, TrainLaw, Whole
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -168,6 +168,9 @@ class Profile(ProfileModel):
 
     shape: Annotated[PolicyShape | None, Field(exclude_if=is_none)] = None
     """Shape of the policy; null: that of `train_law.model`, or unknown"""
+
+    adapters: Annotated[TrainedAdapters | None, Field(exclude_if=is_none)] = None
+    """Adapters that the profile's updates and weight transfers are of; null: the weights are trained"""
 
     rollout: Annotated[tuple[Rollout, ...], Field(min_length=1)]
     """Costs of generation, one entry for each layout of engines"""

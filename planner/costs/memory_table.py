@@ -54,6 +54,7 @@ from ...profiles.laws.rank_memory import (
     MASTER_BYTES,
     MOMENT_BYTES,
     UTILISATION,
+    parameter_bytes,
     rank_parameters,
 )
 from ...profiles.laws.suspicions import measured_update
@@ -176,7 +177,18 @@ def fullest_host(uses: Iterable[MemoryUse]) -> MemoryUse:
 
 
 def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
-    """Parameters that a trainer rank keeps in float32; an equal share where the profile has no law of the model."""
+    """Parameters that a trainer rank keeps in float32, with gradients and moments: its share of the model's, or all of
+    its adapters."""
+    return _kept_parameters(profile, layout) if profile.adapters is None else float(profile.adapters.parameters)
+
+
+def kept_bytes(profile: Profile, layout: UpdateLayout) -> float:
+    """Bytes of the parameters that a trainer rank keeps, frozen ones included."""
+    return parameter_bytes(_kept_parameters(profile, layout), profile.adapters)
+
+
+def _kept_parameters(profile: Profile, layout: UpdateLayout) -> float:
+    """A trainer rank's share of the model's parameters; an equal one where the profile has no law of the model."""
     if profile.train_law is None:
         return profile.model_parameters * layout.state_copies / layout.accelerators
     return rank_parameters(physics_of(profile.train_law).architecture, layout)
@@ -199,7 +211,7 @@ def training_bytes(profile: Profile, layout: UpdateLayout) -> tuple[dict[str, fl
         return memory.kept, memory.moments, True
     share = trained_parameters(profile, layout)
     kept = {
-        PARAMETERS: share * MASTER_BYTES,
+        PARAMETERS: kept_bytes(profile, layout),
         MOMENTS: 0.0 if layout.offload else share * MOMENT_BYTES,
         "trainer_gradients": GRADIENT_BYTES * share,
     }
@@ -268,13 +280,14 @@ class DeviceMemory:
         kept = {"trainer_reference": reference_bytes(self.profile, layout)} if layout.reference == "device" else {}
         return trainer_holder(
             NO_TRAINER.name,
-            share * MASTER_BYTES,
+            kept_bytes(self.profile, layout),
             share * MOMENT_BYTES,
             math.inf if alone else self.room_beside(beside) if beside else self.least_room,
             offload=layout.offload,
             training=training,
             sending=sending,
             kept=kept,
+            gradients=share * GRADIENT_BYTES,
         )
 
     def could_stream(self, layout: UpdateLayout, engines: Engines) -> bool:
@@ -410,7 +423,7 @@ class JobMemory:
         reference = ranks * reference_bytes(self.profile, layout) if on_cpu or layout.reference == "host" else 0.0
         held = {"checkpoint_copy": share * CHECKPOINT_BYTES, "trainer_reference": reference}
         if on_cpu:
-            held |= {PARAMETERS: share * MASTER_BYTES, MOMENTS: share * MOMENT_BYTES}
+            held |= {PARAMETERS: ranks * kept_bytes(self.profile, layout), MOMENTS: share * MOMENT_BYTES}
             return {**held, "trainer_gradients": share * GRADIENT_BYTES} if phase == "train" else held
         held["trainer_processes"] = float(ranks * HOST_PROCESS_BYTES)
         # What ever leaves the GPU has page-locked memory of its own, which is not freed (local_tensors.host_zeros).
@@ -439,7 +452,7 @@ class JobMemory:
     def weights_under_way(self, side: Side) -> float:
         """Bytes of host memory that weights on their way take on a node where `side` is: a whole copy of a model whose
         shape is unknown, which may be one large tensor."""
-        whole, law = self.weight_bytes * self.profile.model_parameters, self.profile.train_law
+        whole, law = sent_bytes(self.profile, self.weight_bytes), self.profile.train_law
         if law is None:
             return whole
         shape = law.shape
@@ -480,6 +493,14 @@ class JobMemory:
         return MemoryUse("host", phase, kind, {**kept, **under_way}, {}, pool.host_memory_bytes, side=side)
 
 
+def sent_bytes(profile: Profile, weight_bytes: float) -> float:
+    """Bytes that a weight transfer sends: of all weights, `weight_bytes` each, or of adapters alone, in float32."""
+    adapters = profile.adapters
+    if adapters is not None and adapters.sent == "adapter":
+        return MASTER_BYTES * adapters.parameters
+    return weight_bytes * profile.model_parameters
+
+
 def device_bytes(profile: Profile, pool: Pool) -> int:
     """Memory of an accelerator that may be planned with: as the cluster says, and no more than the data sheet does of
     the one that a law is of."""
@@ -494,4 +515,7 @@ def engines_on_host(profile: Profile, engines: Engines, nodes: int) -> dict[str,
     if profile.machine.kind == "cpu":
         held["engine_weights"] = each * 4 * profile.model_parameters
         held[KV_CACHE] = each * engines.kv_bytes
+    if profile.adapters is not None and profile.adapters.sent == "adapter":
+        # The model's files in the page cache, from which engines of a node merge anew after each step.
+        held["frozen_weights"] = float(profile.adapters.frozen_bytes * profile.model_parameters)
     return held

@@ -33,7 +33,7 @@ from ...plans.schema.predicted import (
 )
 from ...plans.schema.predicted_limit import HardwareLimit
 from ...profiles.laws.hardware_peaks import RoundWork, peaks_of, step_limit, work_of
-from ...profiles.laws.rank_memory import STATE_BYTES
+from ...profiles.laws.rank_memory import MASTER_BYTES, STATE_BYTES
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
@@ -47,7 +47,7 @@ from ..choose.holdout_rounds import Holdout, ScheduledRounds, first_epoch_s, mea
 from ..choose.schedule_choice import Decided, keeps_slo
 from ..costs.colocation import staging_s
 from ..costs.decode_costs import DecodeCost, engines_of
-from ..costs.memory_table import MemoryUse, fullest_host, trained_parameters
+from ..costs.memory_table import MemoryUse, fullest_host, kept_bytes, trained_parameters
 from ..costs.reward_costs import RewardCost
 from ..lengths.length_fit import fit_drift
 from ..lengths.length_model import LengthModel
@@ -300,8 +300,11 @@ def _checkpoint(profile: Profile, kinds: Sequence[ScheduledRounds]) -> Predicted
     """What a checkpoint takes, by the kind of round after which it takes the most."""
     layouts = [kind.train.layout for kind in kinds]
     return PredictedCheckpoint(
-        bytes=STATE_BYTES * profile.model_parameters,
+        bytes=STATE_BYTES * (profile.model_parameters if profile.adapters is None else profile.adapters.parameters),
         rank_bytes=STATE_BYTES * max(trained_parameters(profile, layout) for layout in layouts),
+        frozen_rank_bytes=0.0 if profile.adapters is None else max(
+            kept_bytes(profile, layout) - MASTER_BYTES * trained_parameters(profile, layout) for layout in layouts
+        ),
         stood_s=max(staging_s(profile, layout) for layout in layouts),
     )
 

@@ -33,6 +33,7 @@ def physics_of(law: TrainLaw) -> TrainPhysics:
             law.fabric_bytes_per_s,
             law.accelerators_per_node,
             parallel_factor(law),
+            adapters=law.adapters,
         )
         _last = law, physics
     return _last[1]
@@ -45,7 +46,7 @@ def train_physics(law: TrainLaw | None) -> TrainPhysics | None:
 
 def fitted_memory(law: TrainLaw, layout: UpdateLayout) -> TrainMemory:
     """Memory of a rank that computes in bfloat16, as a law has it, scaled by the fitted factors."""
-    return train_memory(physics_of(law).architecture, layout).scaled(law.memory_factors)
+    return train_memory(physics_of(law).architecture, layout, adapters=law.adapters).scaled(law.memory_factors)
 
 
 def train_layouts(
