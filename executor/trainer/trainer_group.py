@@ -53,8 +53,8 @@ class TrainerRank:
         return free_address()
 
     def construct(self, init_method: str | None) -> tuple[int, int, float]:
-        """Construct the trainer; `init_method` says where ranks meet. Returns the number of its parameters, of those that
-        are trained, and what a pair of tokens costs, by which the driver shares out samples."""
+        """Construct the trainer; `init_method` says where ranks meet. Returns the number of its parameters, of those
+        that are trained, and what a pair of tokens costs, by which the driver shares out samples."""
         with without_collection():
             from .trainer_rank import Trainer
 

@@ -191,7 +191,11 @@ class Trainer:
     def summed_gradients(self) -> dict[str, torch.Tensor]:
         """Whole gradients, by parameter name, before clipping, of all added groups; drops them (collective)."""
         self._gradients.finish()
-        gradients = {name: whole(p.grad).clone() for name, p in trained_parameters(self._model).items()}
+        gradients = {
+            name: whole(parameter.grad).clone()
+            for name, parameter in trained_parameters(self._model).items()
+            if parameter.grad is not None
+        }
         self._gradients.drop()
         return gradients
 

@@ -298,13 +298,12 @@ def _drift(trace: LengthTrace, seed: int) -> LengthDrift | None:
 
 def _checkpoint(profile: Profile, kinds: Sequence[ScheduledRounds]) -> PredictedCheckpoint:
     """What a checkpoint takes, by the kind of round after which it takes the most."""
-    layouts = [kind.train.layout for kind in kinds]
+    layouts, adapters = [kind.train.layout for kind in kinds], profile.adapters
+    kept = [kept_bytes(profile, layout) - MASTER_BYTES * trained_parameters(profile, layout) for layout in layouts]
     return PredictedCheckpoint(
-        bytes=STATE_BYTES * (profile.model_parameters if profile.adapters is None else profile.adapters.parameters),
+        bytes=STATE_BYTES * (profile.model_parameters if adapters is None else adapters.parameters),
         rank_bytes=STATE_BYTES * max(trained_parameters(profile, layout) for layout in layouts),
-        frozen_rank_bytes=0.0 if profile.adapters is None else max(
-            kept_bytes(profile, layout) - MASTER_BYTES * trained_parameters(profile, layout) for layout in layouts
-        ),
+        frozen_rank_bytes=0.0 if adapters is None else max(kept),
         stood_s=max(staging_s(profile, layout) for layout in layouts),
     )
 

@@ -6,11 +6,12 @@ Model FLOPs utilisation (MFU) is as in PaLM (arXiv 2204.02311, appendix B), with
     N: parameters that a token uses, embeddings counted; T: trained tokens, prompts included
     A: layers x heads x head size; Q: sum over samples of their squared tokens
 
-Under adapters the weights are frozen, and the backward pass has no product for their gradients: N counts 4 times, and
-the adapters' parameters 6 times. A forward pass takes 2 operations a parameter and token, and 4 A for each pair of a query and a key, of which a sample
-of t tokens has t^2 / 2; the backward pass takes twice as much. What is computed again (recompute) is not counted: this
-is no hardware utilisation (HFU). A decode step reads the weights once, and all KV of its sequences once. Of the experts
-of a layer a token visits the share f, and n sequences 1 - (1 - f)^n if they choose independently:
+A forward pass takes 2 operations a parameter and token, and 4 A for each pair of a query and a key, of which a sample
+of t tokens has t^2 / 2; the backward pass takes twice as much. Under adapters the weights are frozen, and half of the
+products of that pass are not needed: N counts 4 times, and the adapters' parameters 6 times. What is computed again
+(recompute) is not counted: this is no hardware utilisation (HFU). A decode step reads the weights once, and all KV of
+its sequences once. Of the experts of a layer a token visits the share f, and n sequences 1 - (1 - f)^n if they choose
+independently:
 
     parameters that a step reads = N + (all - N) (1 - (1 - f)^(n - 1))
 """

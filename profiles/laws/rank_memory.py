@@ -166,8 +166,8 @@ class TrainMemory:
 
 
 def adapter_parameters(a: Architecture, rank: int, modules: Collection[str]) -> int:
-    """Parameters of low-rank adapters of `rank` on matrices of all layers: rank x (inputs + outputs) of each. Experts are
-    no modules of their own, and have none (executor/trainer/policy/adapters.py)."""
+    """Parameters of low-rank adapters of `rank` on matrices of all layers: rank x (inputs + outputs) of each. Experts
+    are no modules of their own, and have none (executor/trainer/policy/adapters.py)."""
     queries, keys = a.head_dim * a.heads, a.head_dim * a.kv_heads
     attention = {
         "q_proj": a.hidden + queries,

@@ -58,8 +58,8 @@ def adapters_s(a: Architecture, parameters: int, host_bytes_per_s: float, *, col
     """Seconds in which engines have new adapters of so many float32 parameters added to the model's weights.
 
     Adapters alone are sent. Each rank then reads all weights in bf16 from the page cache of its node, at
-    `host_bytes_per_s`, merges and loads them (executor/engines/engine_worker.py): all tensors are handled, and no byte of
-    them crosses a network.
+    `host_bytes_per_s`, merges and loads them (executor/engines/engine_worker.py): all tensors are handled, and no
+    network is crossed by them.
     """
     sent_s = 4.0 * parameters / BYTES_PER_S[colocated]
     return START_S + sent_s + 2.0 * a.parameters / host_bytes_per_s + tensors(a) * TENSOR_S

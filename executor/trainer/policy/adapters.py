@@ -48,7 +48,7 @@ class Adapters:
         if lora.target_modules != "all-linear" and (lost := [name for name in lora.modules if name not in found]):
             raise ValueError(f"model.lora.target_modules names {lost[0]}, and the model has no such linear module")
 
-    def _adapt(self, module: torch.nn.Linear, device: torch.device, numbers: torch.Generator) -> None:
+    def _adapt(self, module: Any, device: torch.device, numbers: torch.Generator) -> None:
         rank, scale, plain = self.lora.rank, self.lora.scale, module.forward
         down = torch.empty(rank, module.in_features)
         torch.nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=numbers)
@@ -56,7 +56,7 @@ class Adapters:
         module.register_parameter(UP, torch.nn.Parameter(torch.zeros(module.out_features, rank, device=device)))
 
         def forward(rows: torch.Tensor) -> torch.Tensor:
-            result = plain(rows)
+            result: torch.Tensor = plain(rows)
             if not self._on:
                 return result
             narrow = functional.linear(rows, module.lora_A.to(rows.dtype))
@@ -74,8 +74,8 @@ class Adapters:
             self._on = True
 
     def merged(self, name: str, part: torch.Tensor, place: Any = ...) -> torch.Tensor:
-        """A part of the parameter `name`, [outputs, inputs], at the indices `place` of it, with its adapter, in float32;
-        as it is where it has none. The product is computed whole: the same bits whoever holds which part."""
+        """A part of the parameter `name`, [outputs, inputs], at the indices `place` of it, with its adapter, in
+        float32; as it is where it has none. The product is computed whole: the same bits whoever holds which part."""
         module = self._of(name)
         if module is None:
             return part

@@ -6,8 +6,9 @@ safetensors files the slices that it holds: no rank ever has the whole model (`f
 `DistributedConfig`; the tensor-parallel plan is the model's own).
 
 Weights are kept in float32 whatever the job's dtype is, unless they are frozen under adapters: at learning rates of RL
-an update is smaller than bfloat16 can add to a weight. With dtype bfloat16 FSDP gathers a layer's weights in bfloat16 and sums gradients in float32, also on
-one rank; with float16 everything is computed in float32, because float16 gradients would need loss scaling.
+an update is smaller than bfloat16 can add to a weight. With dtype bfloat16 FSDP gathers a layer's weights in bfloat16
+and sums gradients in float32, also on one rank; with float16 everything is computed in float32, because float16
+gradients would need loss scaling.
 
 transformers' own checkpointing acts in training mode only, and policies are in evaluation mode (dropout would make the
 update off-policy); so layers are wrapped here. Switches turn both on and off between steps: kinds of round differ.
