@@ -54,6 +54,20 @@ def export_verl(draft: ExportDraft) -> FrameworkExport:
         draft.note("placement.train_pool", "not expressible",
                    "verl's synchronous trainer shares GPUs between engines and trainers")  # fmt: skip
     megatron = _trainers(draft)
+    lora = source.job.model.lora
+    if lora is not None:
+        # Megatron's backend (its layers have other names) and FSDP's have keys of their own.
+        own = f"{AR}model.lora."
+        if megatron:
+            draft.map("model.lora.rank", f"{own}rank", lora.rank)
+            draft.map("model.lora.alpha", f"{own}alpha", lora.alpha)
+            if not lora.of_all:
+                draft.note("model.lora.target_modules", "not expressible", "Megatron's layers join these matrices; all "
+                           "of them have adapters")  # fmt: skip
+        else:
+            draft.adapters(f"{AR}model.", "", ("lora_rank", "lora_alpha", "target_modules"))
+        draft.map("model.lora.sent", f"{own}merge", lora.sent == "merged")
+        draft.set(f"{rollout}load_format", "safetensors")  # its engines keep the base that they loaded
     draft.map("updates a step", f"{actor}ppo_mini_batch_size", spec.prompts_per_step, "one: the whole step")
     _algorithm(draft, megatron)
     draft.set("reward.custom_reward_function.name", "compute_score")

@@ -48,8 +48,8 @@ _NO_EXPERTS = "and the model has no experts"
 def family_fault(model: ModelShape) -> str | None:
     """What is wrong with a model of a family that the executor's trainers do not train, or with the adapters that a job
     wants of it; None of one that they do, and where the family is unknown."""
-    if model.lora is not None and model.experts and model.lora.target_modules != "all-linear":
-        of_experts = [name for name in model.lora.modules if name in ("gate_proj", "up_proj", "down_proj")]
+    if model.lora is not None and model.experts and not model.lora.of_all:
+        of_experts = [name for name in model.lora.target_modules if name in ("gate_proj", "up_proj", "down_proj")]
         if of_experts:
             return (
                 f"model.lora.target_modules names {of_experts[0]}, and the model's experts are no modules of their own "

@@ -187,9 +187,9 @@ def adapters_of(a: Architecture, lora: LoraSpec | None, dtype: str) -> TrainedAd
         return None
     return TrainedAdapters(
         rank=lora.rank,
-        modules=lora.modules,
+        modules=lora.target_modules,
         sent=lora.sent,
-        parameters=adapter_parameters(a, lora.rank, lora.modules),
+        parameters=adapter_parameters(a, lora.rank, lora.target_modules),
         frozen_bytes=2 if dtype == "bfloat16" else 4,
     )
 

@@ -370,7 +370,7 @@ def _adapters(job: Job, trained: int) -> TrainedAdapters | None:
         return None
     frozen: Literal[2, 4] = 2 if job.model.dtype == "bfloat16" else 4
     return TrainedAdapters(
-        rank=lora.rank, modules=lora.modules, sent=lora.sent, parameters=trained, frozen_bytes=frozen
+        rank=lora.rank, modules=lora.target_modules, sent=lora.sent, parameters=trained, frozen_bytes=frozen
     )
 
 

@@ -41,11 +41,15 @@ class Adapters:
         numbers = torch.Generator().manual_seed(seed)
         head = model.get_output_embeddings()
         for name, module in model.named_modules():
-            if isinstance(module, torch.nn.Linear) and module is not head and name.split(".")[-1] in lora.modules:
+            if (
+                isinstance(module, torch.nn.Linear)
+                and module is not head
+                and name.split(".")[-1] in lora.target_modules
+            ):
                 self._modules[name] = module
                 self._adapt(module, device, numbers)
         found = {name.split(".")[-1] for name in self._modules}
-        if lora.target_modules != "all-linear" and (lost := [name for name in lora.modules if name not in found]):
+        if not lora.of_all and (lost := [name for name in lora.target_modules if name not in found]):
             raise ValueError(f"model.lora.target_modules names {lost[0]}, and the model has no such linear module")
 
     def _adapt(self, module: Any, device: torch.device, numbers: torch.Generator) -> None:

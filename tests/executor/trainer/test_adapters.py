@@ -48,7 +48,7 @@ def test_log_probs_and_gradients_are_those_of_peft(tmp_path, family, lora):
     model, groups = write_model(tmp_path, family), random_groups(4, seed=2)
     trainer = new_trainer(model, name="dr_grpo", lora=lora, max_grad_norm=1e9)
     trainer.step(random_groups(3, seed=1))  # B is no longer zero
-    targets = "all-linear" if lora.target_modules == "all-linear" else list(lora.target_modules)
+    targets = "all-linear" if lora.of_all else list(lora.target_modules)
     config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
     policy = peft.get_peft_model(plain_policy(model), config)
     theirs = {name: each for name, each in policy.named_parameters() if each.requires_grad}
