@@ -97,7 +97,7 @@ def scaling_errors(old: Architecture, new: Architecture) -> tuple[float, float]:
 def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
     """The profile as it prices the job's model: itself if it was measured, or is of a model of that shape, or of one
     that is too unlike (fitness.unfit refuses it); else scaled. `scaled` says so, or that the shape is not known. With
-    the job's adapters, by the profile's law.
+    the job's adapters, by the profile's law. Raises InputError for a profile of other adapters.
 
     `folder`: of the job's model, if it is on this machine.
     """
@@ -105,13 +105,22 @@ def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
 
 
 def _with_adapters(profile: Profile, job: Job) -> Profile:
-    """A derived profile whose updates and weight transfers are of the job's adapters (model.lora), or of all weights
-    where it has none. What was measured is of what the job said then, which its digest holds."""
-    law, lora = profile.train_law, job.model.lora
-    if profile.provenance == "measured" or law is None or (lora is None and law.adapters is None):
+    """A derived profile whose updates and weight transfers are of the job's adapters (model.lora). What was measured is
+    of what the job said then, which its digest holds; what a run corrected (rlplan tune) has its adapters already.
+    Raises InputError where those are not the job's."""
+    law = profile.train_law
+    if profile.provenance == "measured" or law is None:
         return profile
-    adapters, rollout = adapters_of(law.shape, lora, job.model.dtype), profile.rollout
-    if adapters is not None and adapters.sent == "adapter":
+    adapters, rollout = adapters_of(law.shape, job.model.lora, job.model.dtype), profile.rollout
+    if profile.adapters == adapters:
+        return profile
+    if profile.adapters is not None:
+        raise InputError(
+            f"the profile's costs are of adapters of rank {profile.adapters.rank}, and the job's model.lora says "
+            "another thing now; begin with a profile that ships: rlplan profile JOB --shipped MODEL"
+        )
+    assert adapters is not None, "one of the two is"
+    if adapters.sent == "adapter":
         rollout = tuple(_sends_adapters(entry, law, adapters) for entry in rollout)
     # What was measured in single layouts was of all weights; the law has all of them.
     changed = {"adapters": adapters, "rollout": rollout, "train": ()}
