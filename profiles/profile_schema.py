@@ -234,6 +234,12 @@ class Profile(ProfileModel):
             raise cross_error(f"evidence cites {', '.join(unknown)}; say under sources what that is", "sources")
         return self
 
+    def sent_bytes(self, weight_bytes: float) -> float:
+        """Bytes that a weight transfer sends: of all weights, `weight_bytes` each, or of adapters alone, in float32."""
+        if self.adapters is not None and self.adapters.sent == "adapter":
+            return 4.0 * self.adapters.parameters
+        return weight_bytes * self.model_parameters
+
     def _keys(self) -> dict[str, list[str]]:
         """By list: what its entries are looked up by, in words. A plan names no more of them."""
         return {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ...plans.schema.algorithm import Algorithm
-from ...plans.schema.job import LoraSpec
+from ...plans.schema.levers import LoraSpec
 from .step_checks import LogprobLimits
 
 

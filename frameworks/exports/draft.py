@@ -19,8 +19,8 @@ from ...plans.phrases.numbers import digits, percent
 from ...plans.phrases.sentences import listed
 from ...plans.schema.algorithm import ImportanceSampling
 from ...plans.schema.cluster import Cluster, Pool, load_cluster
-from ...plans.schema.job import ALL_LINEAR, Job, load_job, model_folder
-from ...plans.schema.levers import UpdateLayout
+from ...plans.schema.job import Job, load_job, model_folder
+from ...plans.schema.levers import ALL_LINEAR, UpdateLayout
 from ...plans.schema.plan import Plan, load_plan
 from ...plans.schema.reward_spec import WORKER_KINDS
 from ...plans.yaml.errors import InputError

@@ -18,7 +18,7 @@ from ...rounds.balancing.placement import BLOCK_TOKENS
 from ...rounds.hand_over import HandOver
 from .colocation import TurnsTake, sleep_and_wake_s, turns_of
 from .job_pools import JobPools, Travel
-from .memory_table import Engines, engines_on_host, sent_bytes
+from .memory_table import Engines, engines_on_host
 from .update_costs import TrainCost
 
 TRAINING_CROWDS = 0.3
@@ -375,7 +375,7 @@ def _travel(profile: Profile, pools: JobPools, engines: EngineLayout, constant_s
     if profile.provenance == "measured" and not pools.apart:
         return None
     law = profile.train_law
-    size_bytes = round(sent_bytes(profile, SENT_BYTES[profile.machine.kind]))
+    size_bytes = round(profile.sent_bytes(SENT_BYTES[profile.machine.kind]))
     return Travel(pools, engines, size_bytes, constant_s, None if law is None else tensors(law.shape))
 
 

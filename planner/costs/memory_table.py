@@ -51,14 +51,12 @@ from ...profiles.laws.hardware_peaks import dtype_of
 from ...profiles.laws.rank_memory import (
     CHECKPOINT_BYTES,
     GRADIENT_BYTES,
-    MASTER_BYTES,
     MOMENT_BYTES,
     UTILISATION,
     parameter_bytes,
-    rank_parameters,
 )
 from ...profiles.laws.suspicions import measured_update
-from ...profiles.laws.train_layouts import fitted_memory, physics_of, train_physics
+from ...profiles.laws.train_layouts import fitted_memory, rank_share, train_physics
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile
 from ...rounds.device_ledger import (
@@ -177,21 +175,13 @@ def fullest_host(uses: Iterable[MemoryUse]) -> MemoryUse:
 
 
 def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
-    """Parameters that a trainer rank keeps in float32, with gradients and moments: its share of the model's, or all of
-    its adapters."""
-    return _kept_parameters(profile, layout) if profile.adapters is None else float(profile.adapters.parameters)
+    """Parameters that a trainer rank trains: its share of the model's, or all adapters."""
+    return rank_share(profile, layout) if profile.adapters is None else float(profile.adapters.parameters)
 
 
 def kept_bytes(profile: Profile, layout: UpdateLayout) -> float:
     """Bytes of the parameters that a trainer rank keeps, frozen ones included."""
-    return parameter_bytes(_kept_parameters(profile, layout), profile.adapters)
-
-
-def _kept_parameters(profile: Profile, layout: UpdateLayout) -> float:
-    """A trainer rank's share of the model's parameters; an equal one where the profile has no law of the model."""
-    if profile.train_law is None:
-        return profile.model_parameters * layout.state_copies / layout.accelerators
-    return rank_parameters(physics_of(profile.train_law).architecture, layout)
+    return parameter_bytes(rank_share(profile, layout), profile.adapters)
 
 
 def reference_bytes(profile: Profile, layout: UpdateLayout) -> float:
@@ -452,7 +442,7 @@ class JobMemory:
     def weights_under_way(self, side: Side) -> float:
         """Bytes of host memory that weights on their way take on a node where `side` is: a whole copy of a model whose
         shape is unknown, which may be one large tensor."""
-        whole, law = sent_bytes(self.profile, self.weight_bytes), self.profile.train_law
+        whole, law = self.profile.sent_bytes(self.weight_bytes), self.profile.train_law
         if law is None:
             return whole
         shape = law.shape
@@ -493,14 +483,6 @@ class JobMemory:
         return MemoryUse("host", phase, kind, {**kept, **under_way}, {}, pool.host_memory_bytes, side=side)
 
 
-def sent_bytes(profile: Profile, weight_bytes: float) -> float:
-    """Bytes that a weight transfer sends: of all weights, `weight_bytes` each, or of adapters alone, in float32."""
-    adapters = profile.adapters
-    if adapters is not None and adapters.sent == "adapter":
-        return MASTER_BYTES * adapters.parameters
-    return weight_bytes * profile.model_parameters
-
-
 def device_bytes(profile: Profile, pool: Pool) -> int:
     """Memory of an accelerator that may be planned with: as the cluster says, and no more than the data sheet does of
     the one that a law is of."""
@@ -516,6 +498,5 @@ def engines_on_host(profile: Profile, engines: Engines, nodes: int) -> dict[str,
         held["engine_weights"] = each * 4 * profile.model_parameters
         held[KV_CACHE] = each * engines.kv_bytes
     if profile.adapters is not None and profile.adapters.sent == "adapter":
-        # The model's files in the page cache, from which engines of a node merge anew after each step.
         held["frozen_weights"] = float(profile.adapters.frozen_bytes * profile.model_parameters)
     return held

@@ -29,7 +29,7 @@ from ..choose.schedule_choice import Decided, fitting_plain_cycles, keeps_slo
 from ..choose.ties import least_gain, simplicity
 from ..costs.colocation import TurnsTake, turns_text
 from ..costs.decode_costs import engines_of
-from ..costs.memory_table import WEIGHT_BYTES, sent_bytes
+from ..costs.memory_table import WEIGHT_BYTES
 from ..costs.reward_costs import RewardCost, further_costs
 from ..costs.round_costs import with_judge
 from ..simulate.columns.round_log import mean
@@ -72,7 +72,7 @@ def explain(
 def _adapters(profile: Profile, adapters: TrainedAdapters, job: Job) -> str:
     """What adapters of the job leave of parameters to train, and of bytes to send, and where their costs come from."""
     weights = WEIGHT_BYTES[job.model.dtype] * profile.model_parameters
-    sent = bytes_text(round(sent_bytes(profile, WEIGHT_BYTES[job.model.dtype])))
+    sent = bytes_text(round(profile.sent_bytes(WEIGHT_BYTES[job.model.dtype])))
     way = f"merged, as without adapters: {sent}" if adapters.sent == "merged" else (
         f"alone, {sent} in place of {bytes_text(weights)}, and each engine adds them to the model's files"
     )  # fmt: skip

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..files.model_config import cached_config, model_config
-from ..schema.job import Job, LoraSpec, is_hub_id, model_folder
+from ..schema.job import Job, is_hub_id, model_folder
+from ..schema.levers import LoraSpec
 from .model_names import architecture_of, is_hybrid, plain_name
 from .public_models import FAMILIES, Architecture, word_set
 

@@ -32,8 +32,7 @@ from dataclasses import dataclass, replace
 from ...plans.facts.device_shares import ENGINE_SHARE
 from ...plans.facts.model_shape import tp_divides
 from ...plans.facts.public_models import Architecture
-from ...plans.schema.job import LoraSpec
-from ...plans.schema.levers import UpdateLayout
+from ...plans.schema.levers import LoraSpec, UpdateLayout
 from ..hardware import Gpu
 from ..phase_schema import TrainedAdapters
 

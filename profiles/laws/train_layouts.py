@@ -10,7 +10,8 @@ from ...plans.schema.base import Recompute
 from ...plans.schema.levers import ReferencePlace, UpdateLayout
 from ..hardware import GPUS
 from ..phase_schema import TrainLaw
-from .rank_memory import TrainMemory, train_memory
+from ..profile_schema import Profile
+from .rank_memory import TrainMemory, rank_parameters, train_memory
 from .train_error import parallel_factor
 from .train_law import TrainPhysics, fits_heads
 
@@ -42,6 +43,13 @@ def physics_of(law: TrainLaw) -> TrainPhysics:
 def train_physics(law: TrainLaw | None) -> TrainPhysics | None:
     """Training physics of the law that a profile may have."""
     return None if law is None else physics_of(law)
+
+
+def rank_share(profile: Profile, layout: UpdateLayout) -> float:
+    """Parameters of the model that a trainer rank keeps; an equal share where the profile has no law of the model."""
+    if profile.train_law is None:
+        return profile.model_parameters * layout.state_copies / layout.accelerators
+    return rank_parameters(physics_of(profile.train_law).architecture, layout)
 
 
 def fitted_memory(law: TrainLaw, layout: UpdateLayout) -> TrainMemory:

@@ -16,7 +16,8 @@ from ...plans.facts.trainer_setup import TrainerSetup
 from ...plans.schema.algorithm import OWN, Algorithm, ReferenceKl
 from ...plans.schema.base import MOST_SAMPLES_PER_STEP
 from ...plans.schema.cluster import Cluster
-from ...plans.schema.job import MOST_RANK, TARGET_MODULES, Job
+from ...plans.schema.job import Job
+from ...plans.schema.levers import MOST_RANK, TARGET_MODULES
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import header, loads, number, string
 from ..laws.rank_memory import kv_capacity_tokens

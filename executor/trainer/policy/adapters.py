@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ....plans.schema.job import LoraSpec
+from ....plans.schema.levers import LoraSpec
 from ...weights.transfer import adapter_delta
 
 DOWN, UP = "lora_A", "lora_B"

@@ -36,8 +36,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ....plans.facts.executable import family_fault, update_faults
 from ....plans.facts.model_shape import shape_from_config
-from ....plans.schema.job import LoraSpec
-from ....plans.schema.levers import UpdateLayout
+from ....plans.schema.levers import LoraSpec, UpdateLayout
 from .attention import VARLEN
 from .chunked_head import float32_head
 from .rank_mesh import RankMesh

@@ -8,7 +8,7 @@ from rlplan.executor.trainer.policy.adapters import base_parameters
 from rlplan.executor.trainer.policy.local_tensors import local
 from rlplan.executor.trainer.policy.packed_rows import packed_logprobs, packed_row
 from rlplan.executor.trainer.train_samples import group_advantages
-from rlplan.plans.schema.job import LoraSpec
+from rlplan.plans.schema.levers import LoraSpec
 from rlplan.plans.yaml.errors import InputError
 
 from ..records.exportable_runs import OneRank, begin_run, save

@@ -29,7 +29,7 @@ from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, Upda
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.executor.weights.transfer import VERSION_KEY, tensor_checksum
 from rlplan.plans.schema.algorithm import Algorithm
-from rlplan.plans.schema.job import LoraSpec
+from rlplan.plans.schema.levers import LoraSpec
 
 VOCABULARY = 50  # dp 2 x tp 2 do not divide it: shards are padded
 SAMPLES = 3

@@ -15,7 +15,8 @@ from rlplan.frameworks.exports.export_plan import EXPORTS, export_plan
 from rlplan.frameworks.keys.key_table import key_table
 from rlplan.frameworks.readers.read_setup import read_setup
 from rlplan.plans.schema.algorithm import Algorithm, ImportanceSampling
-from rlplan.plans.schema.job import Job, LoraSpec
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.levers import LoraSpec
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import loads
 from rlplan.profiles.library.imported import imported_job

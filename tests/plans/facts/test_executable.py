@@ -14,8 +14,7 @@ from rlplan.plans.facts.executable import (
     unsupported_in_groups,
 )
 from rlplan.plans.facts.model_shape import ModelShape
-from rlplan.plans.schema.job import LoraSpec
-from rlplan.plans.schema.levers import UpdateLayout
+from rlplan.plans.schema.levers import LoraSpec, UpdateLayout
 from rlplan.plans.schema.plan import Plan
 
 from ...golden import cases_in, compact, same_as_golden

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from rlplan.planner.choose.cost_error import rollout_error, update_error
-from rlplan.planner.costs.memory_table import sent_bytes
 from rlplan.planner.costs.update_costs import train_cost_in
 from rlplan.plans.facts.model_names import architecture_of
-from rlplan.plans.schema.job import JobPaths, LoraSpec, load_job
-from rlplan.plans.schema.levers import EngineLayout
+from rlplan.plans.schema.job import JobPaths, load_job
+from rlplan.plans.schema.levers import EngineLayout, LoraSpec
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.profiles.laws.measured_fit import MEAN_OVER_DEVIATION
@@ -297,10 +296,8 @@ def replaced(law):
 def test_what_is_sent_of_adapters_is_priced_and_a_corrected_profile_is_of_its_adapters_alone(job):
     plain, job = library_profile("H100", "Qwen2.5-7B"), of(job, "Qwen/Qwen2.5-7B")
     merged, alone = (priced_as(plain, adapted(job, rank=8, alpha=8, sent=sent), None) for sent in ("merged", "adapter"))
-    assert (
-        merged.rollout == plain.rollout and sent_bytes(merged, 2) == sent_bytes(plain, 2) == 2 * plain.model_parameters
-    )
-    assert sent_bytes(alone, 2) == 4 * alone.adapters.parameters < 0.01 * sent_bytes(plain, 2)
+    assert merged.rollout == plain.rollout and merged.sent_bytes(2) == plain.sent_bytes(2) == 2 * plain.model_parameters
+    assert alone.sent_bytes(2) == 4 * alone.adapters.parameters < 0.01 * plain.sent_bytes(2)
     # Nothing but adapters crosses from a pool to another; each rank reads the weights of its node.
     assert all(a.sync_apart.p50 < p.sync_apart.p50 for a, p in zip(alone.rollout, plain.rollout, strict=True))
     # What a run corrected is kept with its adapters, and is of no other job.
