@@ -27,7 +27,7 @@ def numbers(run):
     return [(step.trained_tokens, step.reward_mean, step.grad_norm) for step in steps], {s.weights_bytes for s in steps}
 
 
-def test_adapters_alone_make_of_engines_what_all_weights_make_of_them(tmp_path, execute, tiny_model):
+def test_adapters_alone_make_the_same_engines_as_all_weights(tmp_path, execute, tiny_model):
     merged, alone = (adapted_plan(tmp_path / sent, tiny_model, sent) for sent in ("merged", "adapter"))
     for plan in (merged, alone):
         assert execute(plan, "--out", plan.parent / "run", "--steps", 3) == 0

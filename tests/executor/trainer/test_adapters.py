@@ -142,7 +142,7 @@ def test_a_run_without_adapters_has_none_to_export(tmp_path):
         export_model(run, tmp_path / "out", adapter=True)
 
 
-def test_names_that_the_model_lacks_and_layouts_without_adapters_are_refused(tmp_path):
+def test_modules_that_the_model_lacks_are_refused(tmp_path):
     model = write_model(tmp_path, "qwen3_moe")
     few = LoraSpec(rank=2, alpha=1, target_modules=("q_proj", "up_proj"))
     with pytest.raises(ValueError, match="target_modules names up_proj, and the model's experts are no modules"):

@@ -220,7 +220,7 @@ ADAPTERS = {
 
 
 @pytest.mark.parametrize("framework", EXPORTS)
-def test_adapters_have_the_frameworks_keys_and_come_back_or_are_refused(tmp_path, framework):
+def test_adapters_are_exported_and_read_back_or_refused(tmp_path, framework):
     source = ExportSource.read(EXAMPLES / "math-32b.yaml", tmp_path)
     lora = LoraSpec(rank=32, alpha=64, target_modules=("q_proj",), sent="adapter")
     job = source.job.model_copy(update={"model": source.job.model.model_copy(update={"lora": lora})})

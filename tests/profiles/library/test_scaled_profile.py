@@ -265,7 +265,7 @@ def adapted(job, **lora):
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
-def test_adapters_take_two_thirds_of_an_updates_operations_and_the_weights_states(job, recompute):
+def test_adapters_save_a_pass_of_operations_and_the_weights_states(job, recompute):
     plain = library_profile("H100", "Qwen2.5-7B")
     job = of(job, "Qwen/Qwen2.5-7B")
     tuned = priced_as(plain, adapted(job, rank=32, alpha=64), None)
@@ -293,7 +293,7 @@ def replaced(law):
     return law.model_copy(update={"factors": {**law.factors, "elements": 0.0, "exchange": 0.0}})
 
 
-def test_what_is_sent_of_adapters_is_priced_and_a_corrected_profile_is_of_its_adapters_alone(job):
+def test_a_corrected_profile_is_of_its_own_adapters_alone(job):
     plain, job = library_profile("H100", "Qwen2.5-7B"), of(job, "Qwen/Qwen2.5-7B")
     merged, alone = (priced_as(plain, adapted(job, rank=8, alpha=8, sent=sent), None) for sent in ("merged", "adapter"))
     assert merged.rollout == plain.rollout and merged.sent_bytes(2) == plain.sent_bytes(2) == 2 * plain.model_parameters
