@@ -153,7 +153,7 @@ def export_model(
                 else:
                     parameters = _write_weights(reader, sources, dtype, shard, partial, progress)
                     _write_beside(config, described, dtype, partial)
-                (partial / "README.md").write_text(_card(run_dir, trained, number, dtype), encoding="utf-8")
+                (partial / "README.md").write_text(_card(run_dir, trained, number, dtype, adapter), encoding="utf-8")
                 files = sum(1 for path in partial.rglob("*") if path.is_file())
                 size = folder_bytes(partial)
     except FileNotFoundError as error:
@@ -430,14 +430,14 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _card(run_dir: Path, trained: _Trained, step: int, dtype: str) -> str:
+def _card(run_dir: Path, trained: _Trained, step: int, dtype: str, adapter: bool) -> str:
     """The model's README.md: what it was made from, by which plan, and how rewards and lengths went. No path of the
     machine is in it."""
     plan, job = trained.plan, trained.job
     on_hub = is_hub_id(trained.model) and not Path(trained.model).is_dir()
     base = trained.model if on_hub else Path(trained.model).name
     head = {
-        "library_name": "transformers",
+        "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": "text-generation",
         "tags": "[rlplan, reinforcement-learning]",
     }
@@ -460,7 +460,12 @@ def _card(run_dir: Path, trained: _Trained, step: int, dtype: str) -> str:
         "",
     ]
     lines += [f"`{base}` after {count(step, 'step')} of reinforcement learning with rlplan {__version__}, {how}."]
-    lines += [f"Weights are {dtype}; they were trained in float32.", "", "| | SHA-256 |", "|---|---|"]
+    lines += [
+        f"{'Adapters' if adapter else 'Weights'} are {dtype}; they were trained in float32.",
+        "",
+        "| | SHA-256 |",
+        "|---|---|",
+    ]
     lines += [f"| {name} | `{digest}` |" for name, digest in digests.items()]
     lines += ["", "## Rewards and lengths", "", *_curve(trained.steps)]
     if trained.evaluated:
