@@ -4,7 +4,7 @@ import pytest
 from safetensors.torch import load_file
 
 from rlplan.executor.records.model_export import export_model
-from rlplan.traces.run_log import read_run
+from rlplan.traces.run_log import TRACE, read_run
 
 from .tiny_job import make_plan, write_job, write_plan
 
@@ -22,7 +22,7 @@ def adapted_plan(folder, model, sent):
 
 def numbers(run):
     """Of each step: what was drawn and trained, and the bytes that were sent before it."""
-    steps = read_run(run).steps
+    steps = read_run(run / TRACE).steps
     assert all(step.metrics["logprob_max_abs_diff"] < 1e-4 for step in steps), "engine and trainer differ"
     told = [(step.trained_tokens, step.reward_mean, step.metrics["grad_norm"]) for step in steps]
     return told, {step.weights_bytes for step in steps}
@@ -38,7 +38,7 @@ def test_adapters_alone_make_the_same_engines_as_all_weights(tmp_path, execute, 
     (all_bytes,), (adapter_bytes,) = whole[1], part[1]
     model = load_file(tiny_model / "model.safetensors")
     assert all_bytes == sum(tensor.nbytes for tensor in model.values()) > 5 * adapter_bytes
-    exported = export_model(alone.parent / "run", tmp_path / "adapter", adapter=True)
+    exported = export_model(alone.parent / "run", tmp_path / "exported", adapter=True)
     assert adapter_bytes == 4 * exported.parameters
 
     stopped = tmp_path / "stopped"
