@@ -20,7 +20,7 @@ from ...plans.phrases.sentences import listed
 from ...plans.schema.algorithm import ImportanceSampling
 from ...plans.schema.cluster import Cluster, Pool, load_cluster
 from ...plans.schema.job import Job, load_job, model_folder
-from ...plans.schema.levers import ALL_LINEAR, UpdateLayout
+from ...plans.schema.levers import UpdateLayout
 from ...plans.schema.plan import Plan, load_plan
 from ...plans.schema.reward_spec import WORKER_KINDS
 from ...plans.yaml.errors import InputError
@@ -306,21 +306,6 @@ class ExportDraft(SettingsDraft):
         """Rows as chat messages, where the framework takes no others."""
         self.note("data", "approximated", "a prompt of text becomes a user's message in the model's chat template; the "
                   "plan's engines read it as it is", "prompt", "prepare.py")  # fmt: skip
-
-    def adapters(self, base: str, sent: str, names: tuple[str, str, str] = ("rank", "alpha", "target_modules")) -> None:
-        """The job's adapters, under `base` and the `names` of rank, alpha and target modules; `sent`: what engines are
-        sent, "" where a key of its own says it."""
-        lora = self.source.job.model.lora
-        if lora is None:
-            return
-        rank, alpha, modules = (base + name for name in names)
-        self.map("model.lora.rank", rank, lora.rank)
-        self.map("model.lora.alpha", alpha, round(lora.alpha) if lora.alpha == round(lora.alpha) else lora.alpha)
-        self.map("model.lora.target_modules", modules,
-                 ALL_LINEAR if lora.of_all else list(lora.target_modules))  # fmt: skip
-        if sent and sent != lora.sent:
-            self.note("model.lora.sent", "approximated", f"its engines are sent {sent} weights"
-                      if sent == "merged" else "its engines are sent adapters alone")  # fmt: skip
 
     def dtype(self, taken: str = "bfloat16") -> None:
         """The type that the framework computes in, where it has no key for it."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...plans.phrases.numbers import count
 from .draft import ExportDraft, ExportSource, FrameworkExport
+from .export_verl import map_adapters
 from .own_files import reward_file, yaml_text
 
 _HEAD = "ADDRESS"
@@ -63,7 +64,7 @@ def export_trl(draft: ExportDraft) -> FrameworkExport:
     if job.model.lora is not None:
         draft.set("use_peft", True)
         draft.set("lora_dropout", 0.0)
-        draft.adapters("lora_", "merged", ("r", "alpha", "target_modules"))
+        map_adapters(draft, "lora_", "merged", ("r", "alpha", "target_modules"))
     draft.reward("reward_weights", [1.0])
     draft.levers()
     files = {

@@ -53,10 +53,9 @@ from ...profiles.laws.rank_memory import (
     GRADIENT_BYTES,
     MOMENT_BYTES,
     UTILISATION,
-    parameter_bytes,
 )
 from ...profiles.laws.suspicions import measured_update
-from ...profiles.laws.train_layouts import fitted_memory, rank_share, train_physics
+from ...profiles.laws.train_layouts import fitted_memory, kept_bytes, rank_share, train_physics
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile
 from ...rounds.device_ledger import (
@@ -179,15 +178,11 @@ def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
     return rank_share(profile, layout) if profile.adapters is None else float(profile.adapters.parameters)
 
 
-def kept_bytes(profile: Profile, layout: UpdateLayout) -> float:
-    """Bytes of the parameters that a trainer rank keeps, frozen ones included."""
-    return parameter_bytes(rank_share(profile, layout), profile.adapters)
-
-
 def reference_bytes(profile: Profile, layout: UpdateLayout) -> float:
-    """Bytes of a trainer rank's part of a reference, in the type that is computed in; 0 of a layout without one."""
-    each = 0 if layout.reference == "none" else 2 if dtype_of(profile) == "bfloat16" else 4
-    return trained_parameters(profile, layout) * each
+    """Bytes of a trainer rank's part of a reference, in the type that is computed in; 0 of a layout without one, and
+    under adapters, which are turned off for it."""
+    each = 2 if dtype_of(profile) == "bfloat16" else 4
+    return 0.0 if layout.reference == "none" or profile.adapters else rank_share(profile, layout) * each
 
 
 def training_bytes(profile: Profile, layout: UpdateLayout) -> tuple[dict[str, float], Moments, bool]:

@@ -34,6 +34,7 @@ from ...plans.schema.predicted import (
 from ...plans.schema.predicted_limit import HardwareLimit
 from ...profiles.laws.hardware_peaks import RoundWork, peaks_of, step_limit, work_of
 from ...profiles.laws.rank_memory import MASTER_BYTES, STATE_BYTES
+from ...profiles.laws.train_layouts import kept_bytes
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
@@ -47,7 +48,7 @@ from ..choose.holdout_rounds import Holdout, ScheduledRounds, first_epoch_s, mea
 from ..choose.schedule_choice import Decided, keeps_slo
 from ..costs.colocation import staging_s
 from ..costs.decode_costs import DecodeCost, engines_of
-from ..costs.memory_table import MemoryUse, fullest_host, kept_bytes, trained_parameters
+from ..costs.memory_table import MemoryUse, fullest_host, trained_parameters
 from ..costs.reward_costs import RewardCost
 from ..lengths.length_fit import fit_drift
 from ..lengths.length_model import LengthModel

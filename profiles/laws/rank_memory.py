@@ -267,7 +267,7 @@ def train_memory(
     }
     if layout.reference == "host":  # brought for a forward pass, of streamed groups beside gradients
         moments["reference"] = {
-            "trainer_reference": share * c,
+            "trainer_reference": share * c * (adapters is None),
             "trainer_activations": mine * (token.layer_input + token.layer + token.end),
             "trainer_logits": wide * rows * a.vocab + block,
         }
@@ -286,7 +286,7 @@ def train_memory(
             "trainer_parameters": parameter_bytes(share, adapters),
             "trainer_optimizer": 0.0 if layout.offload else trained * MOMENT_BYTES,
             "trainer_gradients": steady,
-            "trainer_reference": share * c * (layout.reference == "device"),
+            "trainer_reference": share * c * (layout.reference == "device" and adapters is None),
         },
         moments=moments,
     )

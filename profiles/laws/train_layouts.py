@@ -11,7 +11,7 @@ from ...plans.schema.levers import ReferencePlace, UpdateLayout
 from ..hardware import GPUS
 from ..phase_schema import TrainLaw
 from ..profile_schema import Profile
-from .rank_memory import TrainMemory, rank_parameters, train_memory
+from .rank_memory import TrainMemory, parameter_bytes, rank_parameters, train_memory
 from .train_error import parallel_factor
 from .train_law import TrainPhysics, fits_heads
 
@@ -50,6 +50,11 @@ def rank_share(profile: Profile, layout: UpdateLayout) -> float:
     if profile.train_law is None:
         return profile.model_parameters * layout.state_copies / layout.accelerators
     return rank_parameters(physics_of(profile.train_law).architecture, layout)
+
+
+def kept_bytes(profile: Profile, layout: UpdateLayout) -> float:
+    """Bytes of the parameters that a trainer rank keeps, frozen ones included."""
+    return parameter_bytes(rank_share(profile, layout), profile.adapters)
 
 
 def fitted_memory(law: TrainLaw, layout: UpdateLayout) -> TrainMemory:

@@ -88,6 +88,18 @@ def test_the_models_own_weights_stay_and_are_the_reference(tmp_path):
     torch.testing.assert_close(found, engine, rtol=0, atol=1e-5)
 
 
+def test_the_reference_of_a_kl_is_the_model_without_adapters(tmp_path):
+    model, told = write_model(tmp_path / "model"), []
+    for lora in (LORA, None):
+        trainer = new_trainer(model, lora=lora, kl={"coefficient": 0.1})
+        told.append([trainer.step(random_groups(3, seed=seed))["kl_reference"] for seed in range(3)])
+        groups = agreeing(model, random_groups(3, seed=9))
+        # The reference's log-probabilities are the engine's here, so that the KL is that of engine and policy.
+        metrics = gradient_metrics(trainer, groups)
+        assert metrics["kl_reference"] > 0 and metrics["logprob_max_abs_diff"] > 1e-4
+    assert told[0][0] == pytest.approx(0.0, abs=1e-9) == told[1][0] and min(told[0][1:]) > 0
+
+
 def test_a_resumed_trainer_goes_on_bit_for_bit_from_adapters_alone(tmp_path):
     model = write_model(tmp_path / "model")
     straight, resumed = new_trainer(model, lora=LORA), new_trainer(model, lora=LORA, seed=99)
