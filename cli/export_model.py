@@ -28,9 +28,17 @@ from ..plans.yaml.errors import InputError
     default=None,
     help="Folder or hub id of the model that RUN trained, where its job is not found any more.",
 )
+@click.option("--adapter", is_flag=True, help="Of a job with model.lora: the adapters alone, as a folder of peft.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
 def export_model_command(
-    run: Path, out: Path, step: int | None, best: bool, dtype: str | None, model: str | None, as_json: bool
+    run: Path,
+    out: Path,
+    step: int | None,
+    best: bool,
+    dtype: str | None,
+    model: str | None,
+    adapter: bool,
+    as_json: bool,
 ) -> int:
     """Write the model of a checkpoint of RUN to OUT, a new folder that transformers and vLLM load.
 
@@ -38,6 +46,9 @@ def export_model_command(
     with digests of plan, job and data, and how rewards and lengths went. RUN is the --out of `rlplan execute`, and may
     be going on. Neither GPUs nor the job's machines are needed, nor memory for the model: of its weights 5 GB are held
     at a time.
+
+    Of a job that trains adapters (model.lora) the weights are the model's own with the adapters added; with --adapter
+    OUT holds adapter_config.json and adapter_model.safetensors in their place, which peft and vLLM load.
 
     A run keeps its latest two checkpoints, that of its best evaluation, and those of `rlplan execute --keep-every`.
     """
@@ -52,7 +63,7 @@ def export_model_command(
             raise InputError("has no checkpoint of an evaluation (job.yaml, evaluate); name one with --step", str(run))
         step = step_of(found[0])
     with share("export-model") as update:
-        written = export_model(run, out, step, dtype=dtype, model=model, progress=update)
+        written = export_model(run, out, step, dtype=dtype, model=model, adapter=adapter, progress=update)
     if as_json:
         click.echo(json.dumps({"run": str(run), **asdict(written), "out": str(out)}))
     else:

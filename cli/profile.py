@@ -207,6 +207,7 @@ def _profile(
         machine=measured.machine,
         model_parameters=measured.parameters,
         shape=measured.shape,
+        adapters=measured.adapters,
         rollout=tuple(
             Rollout(
                 tp=c.layout.tp,

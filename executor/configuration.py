@@ -214,4 +214,5 @@ def trainer_config(job: Job, model: str, train: UpdateLayout, device: str, loss:
         dtype=job.model.dtype,
         head_dtype=job.model.head_dtype,
         compile=job.model.compile,
+        lora=job.model.lora,
     )

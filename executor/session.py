@@ -34,10 +34,10 @@ from .prepare import Execution, Options, PlanSwitch, placement_of, prepare
 from .processes.actors import start_ray
 from .processes.supervision import Patience, Supervisor, together
 from .records.execution_folder import begin_folder
-from .records.model_export import starting_weights
 from .records.plan_changes import PlanChange, PlanRefusal, plan_change
 from .records.run_checkpoints import Saving
 from .records.sample_keeper import SampleKeeper
+from .records.warm_start import starting_weights
 from .rewards.judge_pool import JudgePool, judge_config
 from .rewards.local_scoring import try_functions
 from .rollout.evaluation import Evaluator

@@ -69,7 +69,8 @@ class ByBroadcast:
         while left := calls.living():
             slots, reason = self._choice(left, held, from_host)
             # Who waits in the group gives up before it is taken for one that hangs.
-            told = Transfer(version, slots, held[0].dtype, buckets, checked, deadline_s=self._stall_s / 2)
+            told = Transfer(version, slots, held[0].dtype, buckets, checked, deadline_s=self._stall_s / 2,
+                            adapter_scale=held[0].adapter_scale)  # fmt: skip
             try:
                 return Sent("broadcast", nbytes, expected, await self._attempt(told, calls), slots, reason)
             except TransferBroken as broken:

@@ -12,7 +12,7 @@ import difflib
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -188,8 +188,9 @@ def change(documents: Documents, assignments: Sequence[str]) -> tuple[Documents,
     for name, model in models.items():
         if any(loc[0] == name for loc in touched) or notes:
             changed[name] = validated(values[name], model, name, touched, OPTION)
-    if "job" in changed and changed["job"].model.path != documents.job.model.path:
-        changed["model"] = shape_of(changed["job"].model.path)
+    if "job" in changed and changed["job"].model != documents.job.model:
+        shape = shape_of(changed["job"].model.path)
+        changed["model"] = shape and replace(shape, lora=changed["job"].model.lora)
         profile = changed["profile"] = priced_as_model(changed.get("profile", documents.profile), changed["job"], None)
         notes += [profile.scaled] if profile.scaled else []
     result = Documents(**{**vars(documents), **changed})

@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import itertools
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -244,6 +244,25 @@ MEMORY_FACTORS = ("activations", "rest")
 """What it has a factor on the bytes of (laws/rank_memory.py)."""
 
 
+class TrainedAdapters(ProfileModel):
+    """Low-rank adapters (LoRA) that updates train in place of the weights, and that weight transfers are of."""
+
+    rank: Whole
+    """Of an adapter's two matrices"""
+
+    modules: tuple[str, ...]
+    """Matrices of a layer that have adapters"""
+
+    sent: Literal["merged", "adapter"]
+    """What engines are sent: all weights with the adapters added, or adapters alone"""
+
+    parameters: Whole
+    """Of all adapters"""
+
+    frozen_bytes: Literal[2, 4]
+    """Of a frozen weight on a trainer"""
+
+
 class TrainLaw(ProfileModel):
     """Costs of an update in any layout: seconds that data sheets give for this model, times fitted factors."""
 
@@ -281,6 +300,9 @@ class TrainLaw(ProfileModel):
 
     parallel_factor: Annotated[Positive | None, Field(exclude_if=is_none)] = None
     """Factor on the seconds of layouts with tp, pp, cp, sp or ep above 1; null: 1.2"""
+
+    adapters: Annotated[TrainedAdapters | None, Field(exclude_if=is_none)] = None
+    """What is trained in place of the weights, by physics: no run with adapters was fitted; null: the weights are"""
 
     source: str
     """Key of the profile's `sources`"""

@@ -21,7 +21,7 @@ from ..plans.schema.levers import EngineLayout
 from ..plans.schema.reward_spec import RewardAudit
 from .draft_schema import ProfiledDrafts
 from .judge_schema import Judge
-from .phase_schema import ProfileModel, Reward, Rollout, Train, TrainLaw, Whole
+from .phase_schema import ProfileModel, Reward, Rollout, Train, TrainedAdapters, TrainLaw, Whole
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
@@ -169,6 +169,9 @@ class Profile(ProfileModel):
     shape: Annotated[PolicyShape | None, Field(exclude_if=is_none)] = None
     """Shape of the policy; null: that of `train_law.model`, or unknown"""
 
+    adapters: Annotated[TrainedAdapters | None, Field(exclude_if=is_none)] = None
+    """Adapters that the profile's updates and weight transfers are of; null: the weights are trained"""
+
     rollout: Annotated[tuple[Rollout, ...], Field(min_length=1)]
     """Costs of generation, one entry for each layout of engines"""
 
@@ -230,6 +233,12 @@ class Profile(ProfileModel):
         if unknown:
             raise cross_error(f"evidence cites {', '.join(unknown)}; say under sources what that is", "sources")
         return self
+
+    def sent_bytes(self, weight_bytes: float) -> float:
+        """Bytes that a weight transfer sends: of all weights, `weight_bytes` each, or of adapters alone, in float32."""
+        if self.adapters is not None and self.adapters.sent == "adapter":
+            return 4.0 * self.adapters.parameters
+        return weight_bytes * self.model_parameters
 
     def _keys(self) -> dict[str, list[str]]:
         """By list: what its entries are looked up by, in words. A plan names no more of them."""

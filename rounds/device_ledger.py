@@ -103,16 +103,18 @@ def trainer_holder(
     training: Parts | None = None,
     sending: Parts | None = None,
     kept: Parts = MappingProxyType({}),
+    gradients: float | None = None,
 ) -> Holder:
     """A trainer's rank by what it holds on its device, and in host memory for it.
 
     Args:
-        parameters, moments: bytes of its float32 parameters, and of the optimizer's moments of them.
+        parameters, moments: bytes of its parameters, and of the optimizer's moments of those that are trained.
         room_bytes: bytes of the device that are free for these while engines decode (`staying`).
         offload: whether the moments are in host memory throughout, updates included.
         training: all that it holds while it trains; None: parameters and moments.
         sending: what it holds beside parameters while weights are sent.
         kept: what never leaves its device, beside these; `training` has it as well.
+        gradients: bytes of its gradients; None: as many as of parameters, which are float32 then.
     """
     room_bytes -= sum(kept.values())
     states = {PARAMETERS: parameters, MOMENTS: 0.0 if offload else moments}
@@ -127,7 +129,7 @@ def trainer_holder(
             "loaded": {**states, **kept},
             "training": training or {**states, **kept},
             "sending": {**sent, **kept},
-            "streaming": {**sent, "trainer_gradients": parameters, **kept},
+            "streaming": {**sent, "trainer_gradients": parameters if gradients is None else gradients, **kept},
             "offloaded": {**stays, **kept},
         },
         on_host={

@@ -13,7 +13,15 @@ from typing import Any
 
 from ..drafts.proposer import HistoryProposer
 from ..weights.bucket_memory import BucketMemory, device_key
-from ..weights.transfer import VERSION_KEY, BucketReader, Received, tensor_checksum
+from ..weights.transfer import (
+    DOWN_SUFFIX,
+    UP_SUFFIX,
+    VERSION_KEY,
+    BucketReader,
+    Received,
+    adapter_delta,
+    tensor_checksum,
+)
 from .runner_patches import SeededSampling, patch_for_drafts
 
 
@@ -50,6 +58,40 @@ class Reload:
         end(self._model, self._runner.model_config)
 
 
+class AdapterReload:
+    """A reload of a model with new adapters, which come alone: the weights of the model's files with scale B A added.
+
+    All weights are read anew from the files, which the node's page cache has once for all of its engines: so nothing
+    drifts by being added and subtracted again, whatever came before is of no consequence, weights that slept included,
+    and decoding takes what it takes without adapters, where vLLM's own LoRA adds kernels to each step.
+    """
+
+    def __init__(self, worker: Any, scale: float) -> None:
+        self._worker, self._scale = worker, scale
+        self._held: dict[str, Any] = {}
+
+    def load(self, tensors: Iterable[tuple[str, Any]], memory: BucketMemory) -> None:
+        """Take adapters that lie in `memory`, of which nothing is used any more afterwards."""
+        self._held |= {name: tensor.to(self._worker.device, copy=True) for name, tensor in tensors}
+
+    def merged(self) -> Iterator[tuple[str, Any]]:
+        """All weights with the adapters that came. Raises RuntimeError if one belongs to none of them."""
+        import torch
+        from vllm.model_executor.model_loader import get_model_loader
+
+        config = self._worker.vllm_config
+        kept = torch.bfloat16 if config.model_config.dtype == torch.bfloat16 else torch.float32  # as trainers keep them
+        loader: Any = get_model_loader(config.load_config)
+        for name, weight in loader.get_all_weights(config.model_config, self._worker.model_runner.get_model()):
+            stem = name.removesuffix(".weight")
+            down, up = self._held.pop(stem + DOWN_SUFFIX, None), self._held.pop(stem + UP_SUFFIX, None)
+            if down is not None and up is not None:
+                weight = weight.to(down.device, kept).float() + adapter_delta(down, up, self._scale)
+            yield name, weight
+        if self._held:
+            raise RuntimeError(f"the model's files have no weight for the adapter's {min(self._held)}")
+
+
 class WeightReceiver:
     """Methods that `RolloutEngine` calls through vLLM's `collective_rpc`."""
 
@@ -57,7 +99,7 @@ class WeightReceiver:
     device: Any
     rank: int
     _reader: BucketReader | None = None
-    _reload: Reload | None = None
+    _reload: Reload | AdapterReload | None = None
 
     def receive_weights(self, path: str, version: str, checksums: bool) -> Received:
         """Load a safetensors file with Hugging Face names, unless it names another version than `version`.
@@ -91,8 +133,10 @@ class WeightReceiver:
         """Begin to receive a transfer (`Transfer.text`) in this engine; returns why it could not."""
         self.end_reload()
         self._reader = self._reader or BucketReader(self.rank, self.device)
-        self._reload = Reload(self.model_runner)
-        return self._reader.begin(transfer, engine).broken
+        broken: str | None = self._reader.begin(transfer, engine).broken
+        scale = self._reader.adapter_scale
+        self._reload = Reload(self.model_runner) if scale is None else AdapterReload(self, scale)
+        return broken
 
     def load_bucket(self, index: int) -> str | None:
         """Load bucket `index` of the transfer; returns why it could not."""
@@ -102,6 +146,8 @@ class WeightReceiver:
     def finish_weights(self) -> Received:
         """End the transfer, all of which is loaded."""
         assert self._reader is not None, "begin_weights() comes first"
+        if isinstance(self._reload, AdapterReload):
+            self._load(self._reload.merged())
         self.end_reload()
         self._renew_tied_head()
         return self._reader.finish()
@@ -116,7 +162,7 @@ class WeightReceiver:
     def end_reload(self) -> None:
         """End a reload; one that broke off ends with the tensors that came, so that another one begins anew."""
         reload, self._reload = self._reload, None
-        if reload is not None:
+        if isinstance(reload, Reload):
             reload.finish()
 
     def _renew_tied_head(self) -> None:

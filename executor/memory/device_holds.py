@@ -174,7 +174,8 @@ def _trainer(name: str, plan: Plan, room_bytes: float) -> Holder:
     expected = plan.predicted.checkpoint
     parameters = expected.rank_bytes / (MASTER_BYTES + MOMENT_BYTES) if expected is not None else 0.0
     offload = all(update.offload for _, update in _layouts(plan))
-    states, moments = parameters * MASTER_BYTES, parameters * MOMENT_BYTES
+    frozen = expected.frozen_rank_bytes if expected is not None else 0.0
+    states, moments = parameters * MASTER_BYTES + frozen, parameters * MOMENT_BYTES
     training: Parts | None = None
     kept = dict[str, float]()
     most, gathered = states if offload else states + moments, 0.0
@@ -189,5 +190,13 @@ def _trainer(name: str, plan: Plan, room_bytes: float) -> Holder:
             training, most = held, sum(held.values())
     sending = {"trainer_gathered_weights": gathered}
     return trainer_holder(
-        name, states, moments, room_bytes, offload=offload, training=training, sending=sending, kept=kept
+        name,
+        states,
+        moments,
+        room_bytes,
+        offload=offload,
+        training=training,
+        sending=sending,
+        kept=kept,
+        gradients=parameters * MASTER_BYTES,
     )

@@ -79,7 +79,7 @@ async def stage_checkpoint(
     folder = run_dir / "checkpoints"
     try:
         await asyncio.to_thread(_clear, folder)
-        await asyncio.to_thread(check_room, folder, trainer.parameters * STATE_BYTES_PER_PARAMETER)
+        await asyncio.to_thread(check_room, folder, trainer.trained_parameters * STATE_BYTES_PER_PARAMETER)
         await trainer.stage()
     except TrainerDied:
         raise
@@ -99,7 +99,7 @@ async def write_checkpoint(run_dir: Path, staged: Staged, trainer: TrainerGroup)
     folder = run_dir / "checkpoints"
     partial = folder / f".partial-{staged.step:06d}-{os.getpid()}"
     try:
-        await asyncio.to_thread(make_room, folder, trainer.parameters * STATE_BYTES_PER_PARAMETER)
+        await asyncio.to_thread(make_room, folder, trainer.trained_parameters * STATE_BYTES_PER_PARAMETER)
         partial.mkdir()
         await trainer.write(partial / "trainer")
         size = await asyncio.to_thread(_finish, partial, folder / f"step-{staged.step:06d}", staged)

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download, split_torch_state_dict_into_shards
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -37,7 +37,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from ... import __version__
 from ...plans.check.plan_check import input_path
 from ...plans.phrases.numbers import bytes_text, count, runs_text
-from ...plans.schema.job import Job, JobPaths, is_hub_id, load_job, model_folder, pretrained
+from ...plans.schema.job import Job, is_hub_id, load_job, model_folder, pretrained
 from ...plans.schema.plan import Plan, load_plan
 from ...plans.yaml.errors import InputError, RunFailed
 from ...plans.yaml.yaml_io import sha256_file
@@ -46,9 +46,10 @@ from ...traces.run_log import PLAN_COPY, TRACE, run_folders
 from ...traces.trace import trace_lines
 from ...traces.trace_events import StepEvent, decoded
 from ..trainer.manifest import damage, sync_folder
-from ..trainer.policy.load_policy import config_of
+from ..trainer.policy.adapters import DOWN, UP
 from ..trainer.rank_transfers import checkpoint_sources
 from ..weights.bucket_plan import TensorSource
+from ..weights.transfer import adapter_delta
 from .checkpoints import MANIFEST, SPARE_BYTES, checkpoints, folder_bytes, held
 
 SHARD = "5GB"
@@ -63,6 +64,7 @@ CARD_ROWS = 12
 """Most rows of the card's table."""
 
 _OF_MODEL = "model."  # the part of trainer_state() (trainer/saved_state.py) that is exported
+_SCALE = "counters.adapter_scale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def export_model(
     *,
     dtype: str | None = None,
     model: str | None = None,
+    adapter: bool = False,
     verify: bool = True,
     shard: str = SHARD,
     progress: Callable[[str, float], None] = lambda *_: None,
@@ -109,6 +112,7 @@ def export_model(
         step: of the checkpoint; None: the latest.
         dtype: of the weights: float32, bfloat16 or float16; None: that of the job.
         model: folder or hub id of the model that was trained; None: where the run's job says.
+        adapter: write the adapters alone, as a folder of peft, in place of the model with these added.
         verify: the checkpoint's files are read once more before, to see that they are as they were written.
         shard: most bytes of a file.
         progress: is told what is being done and the share that is done; what it raises ends the export.
@@ -131,55 +135,31 @@ def export_model(
                     raise InputError(f"is damaged ({fault}); {instead}", str(folder))
             trained = _trained(run_dir, number, model)
             if dtype is None and trained.job is not None:
-                dtype = trained.job.model.dtype
+                dtype = "float32" if adapter else trained.job.model.dtype
             if dtype is None:
                 raise InputError("has no job.yaml to be found; give the type of the weights with --dtype", str(run_dir))
-            reader, (config, described) = _Reader(folder / "trainer"), _description(trained.model)
+            reader = _Reader(folder / "trainer")
+            if adapter and reader.scale is None:
+                raise InputError("trained no adapters (model.lora), so there is only a model; leave --adapter out",
+                                 str(run_dir))  # fmt: skip
+            config, described = _description(trained.model, weights=reader.scale is not None and not adapter)
             sources = _sources(reader, config, trained.model)
+            if reader.scale is not None and not adapter:
+                kept = trained.job.model.dtype if trained.job is not None else "float32"
+                reader.add_to(described, torch.bfloat16 if kept == "bfloat16" else torch.float32)
             with _whole(out) as partial:
-                parameters = _write_weights(reader, sources, dtype, shard, partial, progress)
-                _write_beside(config, described, dtype, partial)
-                (partial / "README.md").write_text(_card(run_dir, trained, number, dtype), encoding="utf-8")
+                if adapter:
+                    parameters = _write_adapter(reader, trained.model, dtype, partial)
+                else:
+                    parameters = _write_weights(reader, sources, dtype, shard, partial, progress)
+                    _write_beside(config, described, dtype, partial)
+                (partial / "README.md").write_text(_card(run_dir, trained, number, dtype, adapter), encoding="utf-8")
                 files = sum(1 for path in partial.rglob("*") if path.is_file())
                 size = folder_bytes(partial)
     except FileNotFoundError as error:
         gone = "was removed while it was read" if not folder.is_dir() else f"is damaged ({error.filename} is missing)"
         raise InputError(f"{gone}; export another step", str(folder)) from error
     return ExportedModel(out, number, dtype, parameters, files, size, time.monotonic() - began)
-
-
-WARM_START = "warm-start"
-"""The folder of a run with the model that it began with, where that came from another run's checkpoint."""
-
-_SHAPE = (
-    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "head_dim", "vocab_size", "tie_word_embeddings", "num_experts",
-)  # fmt: skip
-"""Keys of a model's config that models whose weights can be exchanged have in common."""
-
-
-def starting_weights(paths: JobPaths, home: Path, resume: bool) -> str:
-    """The model whose weights training begins with: that of the job, or what its `model.warm_start` names. Of a run the
-    newest checkpoint is written to `home`; a run that is resumed has it there.
-
-    Raises InputError for what is neither a model nor a run with a checkpoint, and for a model of another shape;
-    RunFailed if the disk does not take it.
-    """
-    start = paths.warm_start
-    if start is None:
-        return paths.model
-    if not (start / "config.json").is_file():
-        if not resume:
-            shutil.rmtree(home / WARM_START, ignore_errors=True)
-        if not (home / WARM_START).is_dir():
-            export_model(start, home / WARM_START, dtype="float32")
-        start = home / WARM_START
-    own, given = config_of(paths.model), config_of(str(start))
-    for key in _SHAPE:
-        if (wanted := getattr(own, key, None)) != (found := getattr(given, key, None)):
-            text = f"has {key} {found}, and the job's model {wanted}; name weights of that shape in model.warm_start"
-            raise InputError(text, str(paths.warm_start))
-    return str(start)
 
 
 def _checkpoint(run_dir: Path, step: int | None) -> Path:
@@ -283,12 +263,50 @@ class _Reader:
             for key, entry in self._metadata.state_dict_metadata.items()
             if key.startswith(_OF_MODEL) and isinstance(entry, TensorStorageMetadata)
         }
+        self.scale: float | None = None
+        """Of adapters, which the checkpoint then has in place of weights; None: it has weights."""
+        if _SCALE in self._metadata.state_dict_metadata:
+            self.scale = float(self._read(_SCALE, torch.empty((), dtype=torch.float64)))
+        self._last: tuple[str, torch.Tensor] = "", torch.empty(0)
+        self._base: tuple[Mapping[str, Path], torch.dtype] = {}, torch.float32
 
     def read(self, name: str) -> torch.Tensor:
         """A parameter, whole, in the type that it is trained in: float32."""
-        tensor = torch.empty(self.shapes[name], dtype=torch.float32)
+        return self._read(_OF_MODEL + name, torch.empty(self.shapes[name], dtype=torch.float32))
+
+    def add_to(self, folder: Path, kept: torch.dtype) -> None:
+        """From now on `tensor` adds adapters to the weights of the model in `folder`, which the trainer kept as `kept`.
+        Raises InputError if it has no safetensors."""
+        files: dict[str, Path] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(path, framework="pt") as file:
+                files |= dict.fromkeys(file.keys(), path)
+        if not files:
+            raise InputError("holds no safetensors, to whose weights the adapters could be added; name a folder that "
+                             "does with --model, or write the adapters alone: --adapter", str(folder))  # fmt: skip
+        self._base = files, kept
+
+    def tensor(self, source: TensorSource) -> torch.Tensor:
+        """A tensor of the checkpoint of transformers, in float32. Raises FileNotFoundError if the model's files lack
+        it."""
+        if self.scale is None:
+            if source.parameter != self._last[0]:  # transformers keeps a layer's experts in one
+                self._last = "", torch.empty(0)  # two at a time would take twice the memory
+                self._last = source.parameter, self.read(source.parameter)
+            return self._last[1][source.box.slices].reshape(source.shape)
+        files, kept = self._base
+        if source.name not in files:
+            raise FileNotFoundError(2, "the model's files lack a weight", source.name)
+        with safe_open(files[source.name], framework="pt") as file:
+            weight: torch.Tensor = file.get_tensor(source.name).to(kept).float()
+        stem = source.parameter.removesuffix(".weight")
+        if f"{stem}.{DOWN}" in self.shapes:
+            weight = weight + adapter_delta(self.read(f"{stem}.{DOWN}"), self.read(f"{stem}.{UP}"), self.scale)
+        return weight
+
+    def _read(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
         planner = DefaultLoadPlanner()
-        planner.set_up_planner({_OF_MODEL + name: tensor}, self._metadata, is_coordinator=True)
+        planner.set_up_planner({key: tensor}, self._metadata, is_coordinator=True)
         plan = planner.finish_plan(self._reader.prepare_local_plan(planner.create_local_plan()))
         self._reader.read_data(plan, planner).wait()
         return tensor
@@ -314,16 +332,13 @@ def _write_weights(
         sizes, filename_pattern="model{suffix}.safetensors", max_shard_size=shard
     )
     by_name = {source.name: source for source in sources}
-    name, whole, done = "", torch.empty(0), 0
+    done = 0
     for file, names in split.filename_to_tensors.items():
         tensors = {}
         for source in map(by_name.__getitem__, names):
-            if source.parameter != name:  # transformers keeps a layer's experts in one
-                progress("writing weights", done / total)
-                whole = torch.empty(0)  # two at a time would take twice the memory
-                name, whole = source.parameter, reader.read(source.parameter)
+            progress("writing weights", done / total)
             # A copy even where nothing is converted: files would else hold one parameter's memory several times.
-            tensors[source.name] = whole[source.box.slices].reshape(source.shape).to(kind, copy=True)
+            tensors[source.name] = reader.tensor(source).to(kind, copy=True)
             done += tensors[source.name].nbytes
         try:
             save_file(tensors, out / file, metadata={"format": "pt"})
@@ -337,14 +352,39 @@ def _write_weights(
     return parameters
 
 
-def _description(model: str) -> tuple[Any, Path]:
-    """The config of the model that was trained, and the folder of what describes it. Raises InputError."""
+def _write_adapter(reader: _Reader, model: str, dtype: str, out: Path) -> int:
+    """Write the adapters as peft does; returns the number of their parameters."""
+    assert reader.scale is not None, "the checkpoint has adapters"
+    tensors = {
+        f"base_model.model.{name}.weight": reader.read(name).to(getattr(torch, dtype)) for name in sorted(reader.shapes)
+    }
+    ranks = {shape[0] for name, shape in reader.shapes.items() if name.endswith(DOWN)}
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": model if is_hub_id(model) and not Path(model).is_dir() else Path(model).name,
+        "r": min(ranks),
+        "lora_alpha": float(f"{min(ranks) * reader.scale:.12g}"),
+        "lora_dropout": 0.0,
+        "target_modules": sorted({name.split(".")[-2] for name in reader.shapes}),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+    }
+    _write_json(out / "adapter_config.json", config)
+    save_file(tensors, out / "adapter_model.safetensors", metadata={"format": "pt"})
+    return sum(tensor.numel() for tensor in tensors.values())
+
+
+def _description(model: str, weights: bool = False) -> tuple[Any, Path]:
+    """The config of the model that was trained, and the folder of what describes it, with its `weights` if they are
+    needed. Raises InputError."""
     try:
         name, revision = pretrained(model)
         config = AutoConfig.from_pretrained(name, **revision)
         if Path(model).is_dir():
             return config, Path(model)
-        wanted, unwanted = [*BESIDE_WEIGHTS], [*NOT_COPIED]
+        wanted, unwanted = [*BESIDE_WEIGHTS, *(["*.safetensors"] if weights else [])], [*NOT_COPIED]
         at = revision.get("revision")
         return config, Path(snapshot_download(name, revision=at, allow_patterns=wanted, ignore_patterns=unwanted))
     except (OSError, ValueError) as error:  # their texts have several lines
@@ -357,9 +397,15 @@ def _sources(reader: _Reader, config: Any, model: str) -> tuple[TensorSource, ..
     with torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(config)
     wanted = {name: tuple(parameter.shape) for name, parameter in skeleton.named_parameters()}
-    if odd := sorted(wanted.items() ^ reader.shapes.items()):
+    found = reader.shapes
+    if reader.scale is not None:
+        found = {name: shape for name, shape in wanted.items() if f"{name.removesuffix('weight')}{UP}" not in found}
+        for name, (outputs, _) in ((n, s) for n, s in reader.shapes.items() if n.endswith(UP)):
+            stem = name.removesuffix(UP)
+            found[f"{stem}weight"] = outputs, reader.shapes[f"{stem}{DOWN}"][1]
+    if odd := sorted(wanted.items() ^ found.items()):
         name, shape = odd[0]
-        where = "the checkpoint" if reader.shapes.get(name) == shape else "that model"
+        where = "the checkpoint" if found.get(name) == shape else "that model"
         raise InputError(
             f"the checkpoint is of another model: only {where} has {name} of shape {list(shape)}; give the one that "
             "was trained with --model",
@@ -386,14 +432,14 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _card(run_dir: Path, trained: _Trained, step: int, dtype: str) -> str:
+def _card(run_dir: Path, trained: _Trained, step: int, dtype: str, adapter: bool) -> str:
     """The model's README.md: what it was made from, by which plan, and how rewards and lengths went. No path of the
     machine is in it."""
     plan, job = trained.plan, trained.job
     on_hub = is_hub_id(trained.model) and not Path(trained.model).is_dir()
     base = trained.model if on_hub else Path(trained.model).name
     head = {
-        "library_name": "transformers",
+        "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": "text-generation",
         "tags": "[rlplan, reinforcement-learning]",
     }
@@ -416,7 +462,12 @@ def _card(run_dir: Path, trained: _Trained, step: int, dtype: str) -> str:
         "",
     ]
     lines += [f"`{base}` after {count(step, 'step')} of reinforcement learning with rlplan {__version__}, {how}."]
-    lines += [f"Weights are {dtype}; they were trained in float32.", "", "| | SHA-256 |", "|---|---|"]
+    lines += [
+        f"{'Adapters' if adapter else 'Weights'} are {dtype}; they were trained in float32.",
+        "",
+        "| | SHA-256 |",
+        "|---|---|",
+    ]
     lines += [f"| {name} | `{digest}` |" for name, digest in digests.items()]
     lines += ["", "## Rewards and lengths", "", *_curve(trained.steps)]
     if trained.evaluated:

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 from .losses import Objective, StepTotals, kl_estimates
+from .policy.adapters import trained_parameters
 from .policy.chunked_head import ChunkedHead
 from .policy.load_policy import LayerForwards
 from .policy.local_tensors import local, resharded
@@ -77,7 +78,7 @@ class GradientSum:
         self.pairs = pair_share(model.config)
         """Costs of a pair of tokens, for who makes shares."""
         self._head = ChunkedHead(model, config.temperature, explores=config.algorithm.entropy_bonus > 0)
-        self._partial_gradients = PartialGradients(model, mesh)
+        self._partial_gradients = PartialGradients(model, mesh, config.lora is not None)
         self._layers = LayerForwards(model, config.update.recompute)
         self._layers.compiled = config.compile == "on"
         self._undecided = config.compile == "auto" and device.type != "cpu"
@@ -174,8 +175,8 @@ class GradientSum:
         factor = step_factor(self._config.algorithm, self._config.divisors, *of_step)
         if factor != 1.0:
             metrics |= {key: metrics[key] * factor for key in ("loss", "kl_loss") if key in metrics}
-            for parameter in self._model.parameters():
-                local(parameter.grad).mul_(factor)
+            for parameter in trained_parameters(self._model).values():
+                local(parameter.grad).mul_(factor)  # type: ignore[arg-type]
         if (kl := self._config.algorithm.kl) is not None:
             metrics |= {"kl_coef": kl.coefficient, "reference_s": step.reference_s}
         return metrics | {

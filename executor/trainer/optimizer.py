@@ -28,6 +28,7 @@ from torch.distributed.tensor.placement_types import Replicate
 from torch.optim.adamw import adamw
 
 from ...plans.schema.algorithm import Algorithm
+from .policy.adapters import trained_parameters
 from .policy.local_tensors import cut_as, host_zeros, local
 
 
@@ -111,7 +112,7 @@ class ShardedAdamW:
 
     def __init__(self, model: torch.nn.Module, algorithm: Algorithm, device: torch.device, offload: bool) -> None:
         self._algorithm, self._device, self._offloaded = algorithm, device, offload
-        self._parameters = dict(model.named_parameters())
+        self._parameters = trained_parameters(model)
         # Memory of the host for moments, once it was needed (by parameter and moment); a trainer on a GPU only.
         self._host: dict[tuple[str, str], torch.Tensor] = {}
         self._moments = {name: {moment: self._zeros(name, moment) for moment in MOMENTS} for name in self._parameters}

@@ -24,7 +24,8 @@ from transformers.core_model_loading import revert_weight_conversion
 from ..processes.host import node_address, node_key
 from ..weights.bucket_memory import HOST, BucketMemory, Part, device_key, put, shared_memory
 from ..weights.bucket_plan import Box, Bucket, Share, TensorSource, chunk, copies_of, cuts_of, whole_box
-from ..weights.transfer import Holdings, SlotsName, Transfer, answered, tensor_checksum
+from ..weights.transfer import DOWN_SUFFIX, UP_SUFFIX, Holdings, SlotsName, Transfer, answered, tensor_checksum
+from .policy.adapters import DOWN, Adapters, base_parameters, trained_parameters
 from .policy.local_tensors import local, whole
 
 PROBE = 2  # elements of the last dimension with which the conversion of names is probed
@@ -59,7 +60,7 @@ def checkpoint_sources(model: Any) -> tuple[TensorSource, ...]:
     tensors. So it is given tensors that hold the numbers of their own elements, with few elements in the last
     dimension, which it leaves alone. Raises ValueError if what comes out is no box of one parameter, or not all of it.
     """
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    shapes = {name: tuple(parameter.shape) for name, parameter in base_parameters(model).items()}
     probes: dict[str, torch.Tensor] = {}
     begins: list[tuple[int, str]] = []
     end = 0
@@ -98,12 +99,43 @@ def _source(
     return TensorSource(name, full.shape[missing:], parameter, full)
 
 
-class RankTransfers:
-    """The transfers of rank `rank`, which holds its part of `model` on `device`; `dtype` is that of the job."""
+def adapter_sources(model: Any) -> tuple[TensorSource, ...]:
+    """The tensors of a model's adapters, by the names of the checkpoint's tensors that they belong to, as peft names
+    them. Raises ValueError if one of them belongs to no single tensor."""
+    whole_of = {
+        source.parameter: source.name
+        for source in checkpoint_sources(model)
+        if source.name.endswith(".weight") and source.box == whole_box(source.shape)
+    }
+    sources = []
+    for name, parameter in trained_parameters(model).items():
+        stem, _, kind = name.rpartition(".")
+        if (weight := whole_of.get(f"{stem}.weight")) is None:
+            raise ValueError(f"the adapter of {stem} belongs to no one tensor of the checkpoint")
+        suffix = DOWN_SUFFIX if kind == DOWN else UP_SUFFIX
+        shape = tuple(parameter.shape)
+        sources.append(TensorSource(weight.removesuffix(".weight") + suffix, shape, name, whole_box(shape)))
+    return tuple(sources)
 
-    def __init__(self, model: Any, rank: int, dtype: str, device: torch.device = HOST) -> None:
-        self._model, self._rank, self._dtype, self._device = model, rank, dtype, device
-        self._parameters: Mapping[str, torch.nn.Parameter] = dict(model.named_parameters())
+
+class RankTransfers:
+    """The transfers of rank `rank`, which holds its part of `model` on `device`; `dtype` is that of the job.
+
+    With `adapters` what travels is the model with these added, in the job's dtype, or they alone, in float32.
+    """
+
+    def __init__(
+        self, model: Any, rank: int, dtype: str, device: torch.device = HOST, adapters: Adapters | None = None
+    ) -> None:
+        self._model, self._rank, self._device = model, rank, device
+        alone = adapters is not None and adapters.lora.sent == "adapter"
+        self._adapters = None if alone else adapters
+        self._scale = adapters.lora.scale if adapters is not None and alone else None
+        self._dtype = "float32" if alone else dtype
+        self._sources = adapter_sources if alone else checkpoint_sources
+        self._parameters: Mapping[str, torch.nn.Parameter] = (
+            trained_parameters(model) if alone else base_parameters(model)
+        )
         self._transfer: Transfer | None = None
         self._memory: BucketMemory | None = None
         self._shared: BucketMemory | None = None
@@ -124,7 +156,7 @@ class RankTransfers:
         sources, own, obstacle = tuple[TensorSource, ...](), dict[str, Box](), None
         try:
             own = {name: held_box(parameter.detach()) for name, parameter in self._parameters.items()}
-            sources = checkpoint_sources(self._model) if self._rank == 0 else ()
+            sources = self._sources(self._model) if self._rank == 0 else ()
         except ValueError as error:
             obstacle = str(error)
         if not self._members:
@@ -138,14 +170,17 @@ class RankTransfers:
                 self._gathering, _ = dist.new_subgroups(size)
             self._members, self._place = ranks[me // size * size :][:size], me % size
         elements = sum(math.prod(box.shape) for box in self._first.values())
-        return Holdings(node_key(), device_key(self._device), self._dtype, sources, elements, obstacle)
+        here = node_key(), device_key(self._device)
+        return Holdings(*here, self._dtype, sources, elements, obstacle, self._scale)
 
     def checksums(self) -> dict[str, str]:
-        """The checksum of each of the checkpoint's tensors in the job's dtype, on rank 0; else {} (collective)."""
+        """The checksum of each tensor as it travels, on rank 0; else {} (collective)."""
         sums = dict[str, str]()
-        sources = checkpoint_sources(self._model) if self._rank == 0 else ()
+        sources = self._sources(self._model) if self._rank == 0 else ()
         for name, parameter in self._parameters.items():
             values = whole(parameter.detach())
+            if self._adapters is not None and self._rank == 0:
+                values = self._adapters.merged(name, values)
             for source in sources:
                 if source.parameter == name:
                     part = values[source.box.slices].to("cpu", getattr(torch, self._dtype))
@@ -208,7 +243,12 @@ class RankTransfers:
             torch.cuda.ipc_collect()  # what engines have closed
 
     def _held(self, source: TensorSource, share: Share) -> torch.Tensor:
-        return local(self._parameters[source.parameter].detach())[share[0]]
+        part = local(self._parameters[source.parameter].detach())[share[0]]
+        if self._adapters is None:
+            return part
+        offset = held_box(self._parameters[source.parameter].detach()).offset
+        place = tuple(slice(at + s.start, at + s.stop) for at, s in zip(offset, share[0], strict=True))
+        return self._adapters.merged(source.parameter, part, place)
 
     def _own_parts(self, bucket: Bucket) -> Iterator[Part]:
         """What this rank is the first to hold of a bucket."""

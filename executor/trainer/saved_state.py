@@ -32,6 +32,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from .manifest import sync_folder, write_manifest
 from .optimizer import ShardedAdamW
+from .policy.adapters import trained_parameters
 from .policy.local_tensors import cut_as, host_zeros, local
 
 State = dict[str, dict[str, torch.Tensor]]
@@ -122,13 +123,19 @@ def all_finite(tensors: list[torch.Tensor]) -> bool:
     return all(bool(torch.isfinite(torch.stack(found)).all()) for found in extremes.values())
 
 
-def trainer_state(model: torch.nn.Module, optimizer: ShardedAdamW, version: int) -> State:
-    """The state as live tensors (loading into them loads the trainer), plus `counters`, which are copies.
+def trainer_state(
+    model: torch.nn.Module, optimizer: ShardedAdamW, version: int, adapter_scale: float | None = None
+) -> State:
+    """The state as live tensors (loading into them loads the trainer), plus `counters`, which are copies. Of a model
+    with adapters it holds these, and their scale, for who merges them; the frozen weights are in the model's files.
 
     The optimizer's entries go by parameter name, so they do not depend on the order of parameters.
     """
     counters = {"version": torch.tensor(version), "rng": torch.get_rng_state()}
-    state: State = {"model": {name: p.detach() for name, p in model.named_parameters()}, "counters": counters}
+    if adapter_scale is not None:
+        counters["adapter_scale"] = torch.tensor(adapter_scale, dtype=torch.float64)
+    trained = {name: parameter.detach() for name, parameter in trained_parameters(model).items()}
+    state: State = {"model": trained, "counters": counters}
     return state | {f"optimizer.{moment}": tensors for moment, tensors in optimizer.state().items()}
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ...plans.schema.algorithm import Algorithm
+from ...plans.schema.levers import LoraSpec
 from .step_checks import LogprobLimits
 
 
@@ -64,6 +65,7 @@ class TrainerConfig:
         dtype: float32, bfloat16 or float16; `policy/load_policy.py` says what is computed in what.
         head_dtype: what the head is computed in; None: as all else.
         compile: whether layers run compiled: on, off, or auto: where a GPU's first micro-batch gains by it.
+        lora: the adapters that are trained in place of the weights; None: the weights are trained.
     """
 
     model_path: str
@@ -82,6 +84,7 @@ class TrainerConfig:
     dtype: str = "float32"
     head_dtype: Literal["float32"] | None = None
     compile: Literal["auto", "on", "off"] = "auto"
+    lora: LoraSpec | None = None
 
     @property
     def dp(self) -> int:

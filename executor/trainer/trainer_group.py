@@ -52,14 +52,15 @@ class TrainerRank:
         """Where ranks may meet on the node of this one."""
         return free_address()
 
-    def construct(self, init_method: str | None) -> tuple[int, float]:
-        """Construct the trainer; `init_method` says where ranks meet. Returns the number of its parameters, and what a
-        pair of tokens costs, by which the driver shares out samples."""
+    def construct(self, init_method: str | None) -> tuple[int, int, float]:
+        """Construct the trainer; `init_method` says where ranks meet. Returns the number of its parameters, of those
+        that are trained, and what a pair of tokens costs, by which the driver shares out samples."""
         with without_collection():
             from .trainer_rank import Trainer
 
         self._trainer = Trainer(*self._arguments, init_method)
-        return int(self._trainer.parameters()), float(self._trainer.pairs)
+        trainer = self._trainer
+        return int(trainer.parameters()), int(trainer.trained_parameters()), float(trainer.pairs)
 
     def pid(self) -> int:
         """Process id of this rank; told while it is constructed, too."""
@@ -166,8 +167,8 @@ class TrainerGroup:
         self._pulses: list[asyncio.Task[None]] = []
         self._gone: asyncio.Future[None] | None = None
         self._constructed = False  # until then ranks import, and a busy host takes long for it
-        self.parameters, self._pairs = 0, 0.0
-        """Parameters of the policy, and costs of a pair of tokens; known once started."""
+        self.parameters, self.trained_parameters, self._pairs = 0, 0, 0.0
+        """Parameters of the policy, those that are trained, and costs of a pair of tokens; known once started."""
         self.lives = 0
         """How often the ranks were started: what was agreed with them before is void."""
 
@@ -199,7 +200,7 @@ class TrainerGroup:
         if self.config.ranks > 1:
             points = await self._all("meeting_point", deadline_s)  # rank 0's is where they meet
             method = f"tcp://{points}"
-        self.parameters, self._pairs = await self._all("construct", deadline_s, method)
+        self.parameters, self.trained_parameters, self._pairs = await self._all("construct", deadline_s, method)
         self._constructed = True
 
     async def _watch(self, rank: int, actor: Any) -> None:

@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -29,11 +30,12 @@ from ..processes.host import take_resident_peak
 from ..weights.transfer import VERSION_KEY, tensor_checksum
 from .gradient_sum import GradientSum
 from .optimizer import ShardedAdamW, clip, total_norm
+from .policy.adapters import Adapters, base_parameters, trained_parameters
 from .policy.load_policy import load_policy
 from .policy.local_tensors import ParkedParameters, ReferenceWeights, whole
 from .policy.rank_mesh import RankMesh, join
 from .rank_transfers import RankTransfers
-from .saved_state import Staging, load_state, trainer_state
+from .saved_state import Staging, State, load_state, trainer_state
 from .step_checks import refusal
 from .train_samples import Groups, ReplicaShare
 from .trainer_config import TrainerConfig, UpdateSettings
@@ -65,10 +67,18 @@ class Trainer:
         self._mesh = RankMesh()
         if joins:
             self._mesh = join(rank, *sizes, self._device, init_method, config.state_copies)
-        self._model: Any = load_policy(config.model_path, config.dtype, self._device, self._mesh, config.head_dtype)
+        self._model: Any = load_policy(
+            config.model_path, config.dtype, self._device, self._mesh, config.head_dtype, config.lora
+        )
         self._parameters = sum(p.numel() for p in self._model.parameters())
+        self._adapters: Adapters | None = None
+        if config.lora is not None:
+            self._adapters = Adapters(self._model, config.lora, self._device, config.algorithm.seed)
+        self._trained = list(trained_parameters(self._model).values())
         as_reference = None
-        if config.algorithm.kl is not None:
+        if config.algorithm.kl is not None and self._adapters is not None:
+            as_reference = self._adapters.off  # the model that training began with, which needs no copy
+        elif config.algorithm.kl is not None:
             # As loaded from the model: what a checkpoint brings later is the policy's alone.
             computed = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
             on_device = config.update.reference != "host"
@@ -77,7 +87,7 @@ class Trainer:
         self._optimizer = ShardedAdamW(self._model, config.algorithm, self._device, config.update.offload)
         self._parked = ParkedParameters(self._model, self._device)
         self._staging = Staging(rank, self._device)
-        self._transfers = RankTransfers(self._model, rank, config.dtype, self._device)
+        self._transfers = RankTransfers(self._model, rank, config.dtype, self._device, self._adapters)
         self.version = 0
 
     def stream(
@@ -137,7 +147,7 @@ class Trainer:
         if groups.samples if isinstance(groups, ReplicaShare) else groups:
             self._gradients.add(groups, update)
         metrics = self._gradients.finish()
-        gradients = [p.grad for p in self._model.parameters()]
+        gradients = [p.grad for p in self._trained if p.grad is not None]
         grad_norm = total_norm(gradients, self._world_size)
         metrics["grad_norm"] = grad_norm.item()
         skipped = self._refused(metrics)
@@ -151,7 +161,7 @@ class Trainer:
         self._gradients.drop()  # engines may want their memory now
         metrics |= {
             "skipped": float(skipped),
-            "parameter_norm": total_norm(self._model.parameters(), self._world_size).item(),
+            "parameter_norm": total_norm(self._trained, self._world_size).item(),
         }
         metrics["seconds"] = time.perf_counter() - started
         return metrics
@@ -181,7 +191,11 @@ class Trainer:
     def summed_gradients(self) -> dict[str, torch.Tensor]:
         """Whole gradients, by parameter name, before clipping, of all added groups; drops them (collective)."""
         self._gradients.finish()
-        gradients = {name: whole(p.grad).clone() for name, p in self._model.named_parameters()}
+        gradients = {
+            name: whole(parameter.grad).clone()
+            for name, parameter in trained_parameters(self._model).items()
+            if parameter.grad is not None
+        }
         self._gradients.drop()
         return gradients
 
@@ -201,9 +215,10 @@ class Trainer:
         """
         target, dtype = Path(path), getattr(torch, self._config.dtype)
         tensors: dict[str, torch.Tensor] = {}
-        for name, parameter in self._model.named_parameters():
+        for name, parameter in base_parameters(self._model).items():
             tensor = whole(parameter.detach())
             if self._rank == 0:
+                tensor = tensor if self._adapters is None else self._adapters.merged(name, tensor)
                 tensors[name] = tensor.to("cpu", dtype)
         if self._rank == 0:
             tensors = {k: v.contiguous() for k, v in sorted(revert_weight_conversion(self._model, tensors).items())}
@@ -248,7 +263,7 @@ class Trainer:
 
         Raises RuntimeError on all ranks if a weight or a moment of any is not finite or host memory is short.
         """
-        return self._staging.stage(trainer_state(self._model, self._optimizer, self.version))
+        return self._staging.stage(self._state())
 
     def write_staged(self, folder: str | Path) -> None:
         """Write what was staged last to `folder`, atomically; another thread may train meanwhile.
@@ -264,14 +279,27 @@ class Trainer:
 
     def load(self, folder: str | Path) -> None:
         """Take over what `save` wrote, perhaps with another number or layout of ranks. Raises FileNotFoundError."""
-        state = trainer_state(self._model, self._optimizer, self.version)
+        state = self._state()
         load_state(Path(folder), state)
         self.version = self._optimizer.updates = int(state["counters"]["version"])
         torch.set_rng_state(state["counters"]["rng"])
 
+    def _state(self) -> State:
+        scale = None if self._adapters is None else self._adapters.lora.scale
+        return trainer_state(self._model, self._optimizer, self.version, scale)
+
+    def without_adapters(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which the model computes as the one that training began with, which adapters leave as it was. Of a
+        trainer without adapters it changes nothing."""
+        return contextlib.nullcontext() if self._adapters is None else self._adapters.off()
+
     def parameters(self) -> int:
         """Number of parameters of the policy; returns only once the trainer is ready."""
         return self._parameters
+
+    def trained_parameters(self) -> int:
+        """Number of parameters that are trained: of the policy, or of its adapters."""
+        return sum(parameter.numel() for parameter in self._trained)
 
     @property
     def pairs(self) -> float:

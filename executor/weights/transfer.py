@@ -42,6 +42,16 @@ def tensor_checksum(tensor: torch.Tensor) -> str:
     return f"{zlib.crc32(data.reshape(-1).view(torch.uint8).numpy().data, zlib.crc32(head)):08x}"
 
 
+DOWN_SUFFIX, UP_SUFFIX = ".lora_A.weight", ".lora_B.weight"
+"""What names of adapters' tensors end with, in place of `.weight`, as peft has them."""
+
+
+def adapter_delta(down: torch.Tensor, up: torch.Tensor, scale: float) -> torch.Tensor:
+    """What an adapter adds to its matrix, scale B A, in float32: of `down`, A, [rank, inputs], and `up`, B, [outputs,
+    rank]."""
+    return up.float() @ down.float() * scale
+
+
 class Sent(NamedTuple):
     """What became of weights that were sent.
 
@@ -101,6 +111,7 @@ class Holdings(NamedTuple):
         sources: the checkpoint's tensors (of rank 0 only).
         elements: how many it is the first rank to hold; all ranks together have all.
         obstacle: why its weights cannot travel in pieces; None if they can.
+        adapter_scale: what engines multiply B A by, where adapters alone travel; None: all weights do.
     """
 
     node: str
@@ -109,6 +120,7 @@ class Holdings(NamedTuple):
     sources: tuple[TensorSource, ...]
     elements: int = 0
     obstacle: str | None = None
+    adapter_scale: float | None = None
 
 
 class Answer(NamedTuple):
@@ -151,6 +163,7 @@ class Transfer(NamedTuple):
             which the name is its own.
         members: of slots `nccl`: the engine of each engine rank, in the order of their places from 1 on.
         deadline_s: longest time of one broadcast in the group.
+        adapter_scale: as of `Holdings`.
     """
 
     version: str
@@ -162,6 +175,7 @@ class Transfer(NamedTuple):
     meeting: str = ""
     members: tuple[str, ...] = ()
     deadline_s: float = 60.0
+    adapter_scale: float | None = None
 
     @property
     def largest(self) -> int:
@@ -271,6 +285,11 @@ class BucketReader:
         load(tensors.items(), self._memory)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+    @property
+    def adapter_scale(self) -> float | None:
+        """That of the transfer (`Transfer.adapter_scale`)."""
+        return None if self._transfer is None else self._transfer.adapter_scale
 
     def finish(self) -> Received:
         """End the transfer: all of it is loaded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .draft import ExportDraft, FrameworkExport, Here
-from .export_verl import WHITENS
+from .export_verl import WHITENS, map_adapters
 from .own_files import flag_words, override_words, reward_file, rows_file, run_file, shell_line, skyrl_main
 
 
@@ -58,6 +58,7 @@ def export_skyrl(draft: ExportDraft) -> FrameworkExport:
         draft.note("train.offload", "not expressible", "the optimizer's state stays on the GPUs")
     elif train.offload:
         draft.approximate("train.offload", f"{policy}fsdp_config.cpu_offload", True, "weights lie on the host as well")
+    map_adapters(draft, f"{policy}model.lora.", "merged" if megatron else "adapter")
     _skyrl_algorithm(draft)
     draft.dtype()
     draft.reward("environment.env_class", "rlplan")
@@ -189,6 +190,7 @@ def export_openrlhf(draft: ExportDraft) -> FrameworkExport:
     draft.map("train.micro_batch_tokens", "--train.max_tokens_per_gpu", -(-train.micro_batch_tokens // shared))
     draft.map("train.recompute", "--actor.gradient_checkpointing_enable", train.recompute != "none")
     draft.map("train.offload", "--ds.adam_offload", train.offload)
+    map_adapters(draft, "--ds.lora.", "merged")
     _openrlhf_algorithm(draft)
     draft.dtype("float16" if source.job.model.dtype == "float16" else "bfloat16")
     draft.set("--ds.param_dtype", "fp16" if source.job.model.dtype == "float16" else "bf16")

@@ -6,6 +6,7 @@ from typing import Literal
 
 from ...plans.facts.model_names import architecture_of
 from ...plans.facts.model_shape import named_model, tp_divides
+from ...plans.yaml.errors import InputError
 from .draft import ExportDraft, ExportSource, FrameworkExport, Here
 from .export_verl import WHITENS
 from .own_files import flag_words, reward_file, rows_file, run_file, shell_line
@@ -37,6 +38,11 @@ def _export(draft: ExportDraft, name: Literal["slime", "vime"]) -> FrameworkExpo
     draft.map("nodes", "--actor-num-nodes", source.train_nodes if apart else max(source.nodes, source.train_nodes))
     draft.map("gpus_per_node", "--actor-num-gpus-per-node", source.gpus_per_node)
     draft.set("--num-gpus-per-node", source.gpus_per_node)
+    if source.job.model.lora is not None:
+        raise InputError(
+            f"model.lora: {name} trains no adapters; export to verl, trl, skyrl or openrlhf, or leave the section out "
+            "and solve again", str(source.job_path)
+        )  # fmt: skip
     if apart:
         draft.map("placement.train_pool", "--rollout-num-gpus", rollout.engines * rollout.tp)
     else:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...plans.phrases.numbers import count
 from .draft import ExportDraft, ExportSource, FrameworkExport
+from .export_verl import map_adapters
 from .own_files import reward_file, yaml_text
 
 _HEAD = "ADDRESS"
@@ -60,6 +61,10 @@ def export_trl(draft: ExportDraft) -> FrameworkExport:
         draft.note("placement.train_pool", "not expressible", "TRL's engines share their GPUs with its trainers")
     if any(kind.rollout.drafts is not None for _, kind in rounds.kinds):
         draft.note("rounds.rollout.drafts", "not expressible", "TRL makes its engine without speculative decoding")
+    if job.model.lora is not None:
+        draft.set("use_peft", True)
+        draft.set("lora_dropout", 0.0)
+        map_adapters(draft, "lora_", "merged", ("r", "alpha", "target_modules"))
     draft.reward("reward_weights", [1.0])
     draft.levers()
     files = {
@@ -232,6 +237,8 @@ def train_file(source: ExportSource, plugin: bool) -> str:
         'plan_trainer(trainer, HERE / "plan.yaml")\n',
     )
     imported, called = plug if plugin else ("", "")
+    adapters = source.job.model.lora is not None
+    peft, lora = (", get_peft_config", ", peft_config=get_peft_config(model)") if adapters else ("", "")
     return f'''"""Trains {source.job.name} with TRL: python train.py --config grpo.yaml [--max_steps 3]"""
 
 import json
@@ -241,13 +248,13 @@ from datasets import Dataset
 from reward import reward
 {imported}from rlplan.plans.files.prompt_rows import read_prompts
 from rlplan.plans.schema.job import load_job
-from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser
+from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser{peft}
 
 HERE = Path(__file__).parent
 args, model = TrlParser((GRPOConfig, ModelConfig)).parse_args_and_config()
 args.model_init_kwargs = {{"dtype": model.dtype}}
 rows = read_prompts(HERE / {str(source.data)!r}, load_job(HERE / {str(source.job_file)!r}).reward, "no")
 data = Dataset.from_list([{{"prompt": row.prompt, "answer": json.dumps(row.answer)}} for row in rows])
-trainer = GRPOTrainer(model.model_name_or_path, reward, args=args, train_dataset=data)
+trainer = GRPOTrainer(model.model_name_or_path, reward, args=args, train_dataset=data{lora})
 {called}trainer.train()
 '''

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...plans.schema.levers import ALL_LINEAR
 from ..keys.key_table import key_table
 from .draft import ExportDraft, FrameworkExport, Here
 from .own_files import override_words, reward_file, rows_file, run_file, shell_line
@@ -56,6 +57,20 @@ def export_verl(draft: ExportDraft) -> FrameworkExport:
         draft.note("placement.train_pool", "not expressible",
                    "verl's synchronous trainer shares GPUs between engines and trainers")  # fmt: skip
     megatron = _trainers(draft)
+    lora = source.job.model.lora
+    if lora is not None:
+        # Megatron's backend (its layers have other names) and FSDP's have keys of their own.
+        own = f"{AR}model.lora."
+        if megatron:
+            draft.map("model.lora.rank", f"{own}rank", lora.rank)
+            draft.map("model.lora.alpha", f"{own}alpha", lora.alpha)
+            if not lora.of_all:
+                draft.note("model.lora.target_modules", "not expressible", "Megatron's layers join these matrices; all "
+                           "of them have adapters")  # fmt: skip
+        else:
+            map_adapters(draft, f"{AR}model.", "", ("lora_rank", "lora_alpha", "target_modules"))
+        draft.map("model.lora.sent", f"{own}merge", lora.sent == "merged")
+        draft.set(f"{rollout}load_format", "safetensors")  # its engines keep the base that they loaded
     draft.map("updates a step", f"{actor}ppo_mini_batch_size", spec.prompts_per_step, "one: the whole step")
     _algorithm(draft, megatron)
     draft.set("reward.custom_reward_function.name", "compute_score")
@@ -145,6 +160,25 @@ def _schedule(draft: ExportDraft, megatron: bool) -> None:
             draft.set(f"{optim}min_lr_ratio", schedule.final_share)
             draft.map("algorithm.schedule.decay_steps", "trainer.total_training_steps", end,
                       f"{end}, warm-up included: the run ends with the fall")  # fmt: skip
+
+
+def map_adapters(
+    draft: ExportDraft, base: str, sent: str, names: tuple[str, str, str] = ("rank", "alpha", "target_modules")
+) -> None:
+    """The job's adapters, under `base` and the `names` of rank, alpha and target modules.
+
+    `sent`: what the framework's engines are sent; "" where a key of its own says it.
+    """
+    lora = draft.source.job.model.lora
+    if lora is None:
+        return
+    rank, alpha, modules = (base + name for name in names)
+    draft.map("model.lora.rank", rank, lora.rank)
+    draft.map("model.lora.alpha", alpha, round(lora.alpha) if lora.alpha == round(lora.alpha) else lora.alpha)
+    draft.map("model.lora.target_modules", modules, ALL_LINEAR if lora.of_all else list(lora.target_modules))
+    if sent and sent != lora.sent:
+        what = "merged weights" if sent == "merged" else "adapters alone"
+        draft.note("model.lora.sent", "approximated", f"its engines are sent {what}")
 
 
 def _algorithm(draft: ExportDraft, megatron: bool) -> None:

@@ -375,7 +375,7 @@ def _travel(profile: Profile, pools: JobPools, engines: EngineLayout, constant_s
     if profile.provenance == "measured" and not pools.apart:
         return None
     law = profile.train_law
-    size_bytes = SENT_BYTES[profile.machine.kind] * profile.model_parameters
+    size_bytes = round(profile.sent_bytes(SENT_BYTES[profile.machine.kind]))
     return Travel(pools, engines, size_bytes, constant_s, None if law is None else tensors(law.shape))
 
 

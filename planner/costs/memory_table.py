@@ -51,13 +51,11 @@ from ...profiles.laws.hardware_peaks import dtype_of
 from ...profiles.laws.rank_memory import (
     CHECKPOINT_BYTES,
     GRADIENT_BYTES,
-    MASTER_BYTES,
     MOMENT_BYTES,
     UTILISATION,
-    rank_parameters,
 )
 from ...profiles.laws.suspicions import measured_update
-from ...profiles.laws.train_layouts import fitted_memory, physics_of, train_physics
+from ...profiles.laws.train_layouts import fitted_memory, kept_bytes, rank_share, train_physics
 from ...profiles.phase_schema import Rollout
 from ...profiles.profile_schema import Profile
 from ...rounds.device_ledger import (
@@ -176,16 +174,15 @@ def fullest_host(uses: Iterable[MemoryUse]) -> MemoryUse:
 
 
 def trained_parameters(profile: Profile, layout: UpdateLayout) -> float:
-    """Parameters that a trainer rank keeps in float32; an equal share where the profile has no law of the model."""
-    if profile.train_law is None:
-        return profile.model_parameters * layout.state_copies / layout.accelerators
-    return rank_parameters(physics_of(profile.train_law).architecture, layout)
+    """Parameters that a trainer rank trains: its share of the model's, or all adapters."""
+    return rank_share(profile, layout) if profile.adapters is None else float(profile.adapters.parameters)
 
 
 def reference_bytes(profile: Profile, layout: UpdateLayout) -> float:
-    """Bytes of a trainer rank's part of a reference, in the type that is computed in; 0 of a layout without one."""
-    each = 0 if layout.reference == "none" else 2 if dtype_of(profile) == "bfloat16" else 4
-    return trained_parameters(profile, layout) * each
+    """Bytes of a trainer rank's part of a reference, in the type that is computed in; 0 of a layout without one, and
+    under adapters, which are turned off for it."""
+    each = 2 if dtype_of(profile) == "bfloat16" else 4
+    return 0.0 if layout.reference == "none" or profile.adapters else rank_share(profile, layout) * each
 
 
 def training_bytes(profile: Profile, layout: UpdateLayout) -> tuple[dict[str, float], Moments, bool]:
@@ -199,7 +196,7 @@ def training_bytes(profile: Profile, layout: UpdateLayout) -> tuple[dict[str, fl
         return memory.kept, memory.moments, True
     share = trained_parameters(profile, layout)
     kept = {
-        PARAMETERS: share * MASTER_BYTES,
+        PARAMETERS: kept_bytes(profile, layout),
         MOMENTS: 0.0 if layout.offload else share * MOMENT_BYTES,
         "trainer_gradients": GRADIENT_BYTES * share,
     }
@@ -268,13 +265,14 @@ class DeviceMemory:
         kept = {"trainer_reference": reference_bytes(self.profile, layout)} if layout.reference == "device" else {}
         return trainer_holder(
             NO_TRAINER.name,
-            share * MASTER_BYTES,
+            kept_bytes(self.profile, layout),
             share * MOMENT_BYTES,
             math.inf if alone else self.room_beside(beside) if beside else self.least_room,
             offload=layout.offload,
             training=training,
             sending=sending,
             kept=kept,
+            gradients=share * GRADIENT_BYTES,
         )
 
     def could_stream(self, layout: UpdateLayout, engines: Engines) -> bool:
@@ -410,7 +408,7 @@ class JobMemory:
         reference = ranks * reference_bytes(self.profile, layout) if on_cpu or layout.reference == "host" else 0.0
         held = {"checkpoint_copy": share * CHECKPOINT_BYTES, "trainer_reference": reference}
         if on_cpu:
-            held |= {PARAMETERS: share * MASTER_BYTES, MOMENTS: share * MOMENT_BYTES}
+            held |= {PARAMETERS: ranks * kept_bytes(self.profile, layout), MOMENTS: share * MOMENT_BYTES}
             return {**held, "trainer_gradients": share * GRADIENT_BYTES} if phase == "train" else held
         held["trainer_processes"] = float(ranks * HOST_PROCESS_BYTES)
         # What ever leaves the GPU has page-locked memory of its own, which is not freed (local_tensors.host_zeros).
@@ -439,7 +437,7 @@ class JobMemory:
     def weights_under_way(self, side: Side) -> float:
         """Bytes of host memory that weights on their way take on a node where `side` is: a whole copy of a model whose
         shape is unknown, which may be one large tensor."""
-        whole, law = self.weight_bytes * self.profile.model_parameters, self.profile.train_law
+        whole, law = self.profile.sent_bytes(self.weight_bytes), self.profile.train_law
         if law is None:
             return whole
         shape = law.shape
@@ -494,4 +492,6 @@ def engines_on_host(profile: Profile, engines: Engines, nodes: int) -> dict[str,
     if profile.machine.kind == "cpu":
         held["engine_weights"] = each * 4 * profile.model_parameters
         held[KV_CACHE] = each * engines.kv_bytes
+    if profile.adapters is not None and profile.adapters.sent == "adapter":
+        held["frozen_weights"] = float(profile.adapters.frozen_bytes * profile.model_parameters)
     return held

@@ -32,7 +32,8 @@ from ...plans.schema.predicted import (
 )
 from ...plans.schema.predicted_evidence import HardwareLimit, LengthBasis, LengthDrift
 from ...profiles.laws.hardware_peaks import RoundWork, peaks_of, step_limit, work_of
-from ...profiles.laws.rank_memory import STATE_BYTES
+from ...profiles.laws.rank_memory import MASTER_BYTES, STATE_BYTES
+from ...profiles.laws.train_layouts import kept_bytes
 from ...profiles.length_trace import LengthTrace
 from ...profiles.profile_schema import Profile
 from ...profiles.reward_tables import RewardTable
@@ -297,10 +298,12 @@ def _drift(trace: LengthTrace, seed: int) -> LengthDrift | None:
 
 def _checkpoint(profile: Profile, kinds: Sequence[ScheduledRounds]) -> PredictedCheckpoint:
     """What a checkpoint takes, by the kind of round after which it takes the most."""
-    layouts = [kind.train.layout for kind in kinds]
+    layouts, adapters = [kind.train.layout for kind in kinds], profile.adapters
+    kept = [kept_bytes(profile, layout) - MASTER_BYTES * trained_parameters(profile, layout) for layout in layouts]
     return PredictedCheckpoint(
-        bytes=STATE_BYTES * profile.model_parameters,
+        bytes=STATE_BYTES * (profile.model_parameters if adapters is None else adapters.parameters),
         rank_bytes=STATE_BYTES * max(trained_parameters(profile, layout) for layout in layouts),
+        frozen_rank_bytes=0.0 if adapters is None else max(kept),
         stood_s=max(staging_s(profile, layout) for layout in layouts),
     )
 

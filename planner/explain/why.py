@@ -16,6 +16,8 @@ from ...plans.phrases.numbers import MATTERS, bytes_text, count, digits, percent
 from ...plans.phrases.sentences import levers_text
 from ...plans.schema.job import Job
 from ...plans.schema.predicted import Predicted
+from ...profiles.phase_schema import TrainedAdapters
+from ...profiles.profile_schema import Profile
 from ...rounds.timeouts import TimeoutSpec
 from ..choose.candidate_search import ON_REQUEST, Search, is_plain
 from ..choose.candidates.candidate_rounds import over_issue
@@ -27,6 +29,7 @@ from ..choose.schedule_choice import Decided, fitting_plain_cycles, keeps_slo
 from ..choose.ties import least_gain, simplicity
 from ..costs.colocation import TurnsTake, turns_text
 from ..costs.decode_costs import engines_of
+from ..costs.memory_table import WEIGHT_BYTES
 from ..costs.reward_costs import RewardCost, further_costs
 from ..costs.round_costs import with_judge
 from ..simulate.columns.round_log import mean
@@ -46,6 +49,8 @@ def explain(
         why["levers"] = levers_text(saved_s, predicted.step_s.mean)
     if search.space.profile.scaled:
         why["model"] = search.space.profile.scaled
+    if (adapters := search.space.profile.adapters) is not None:
+        why["model.lora"] = _adapters(search.space.profile, adapters, job)
     if (timeouts := _timeouts(search.setting.reward_of(decided.cycle.short.key))) is not None:
         why["reward.adaptive_timeout"] = timeouts
     if search.limits.workers:
@@ -62,6 +67,21 @@ def explain(
         # The reader should not confuse this name with the paper's.
         why["algorithm"] = f"the job overrides its algorithm: {', '.join(overrides)}"
     return why | assumed
+
+
+def _adapters(profile: Profile, adapters: TrainedAdapters, job: Job) -> str:
+    """What adapters of the job leave of parameters to train, and of bytes to send, and where their costs come from."""
+    weights = WEIGHT_BYTES[job.model.dtype] * profile.model_parameters
+    sent = bytes_text(round(profile.sent_bytes(WEIGHT_BYTES[job.model.dtype])))
+    way = f"merged, as without adapters: {sent}" if adapters.sent == "merged" else (
+        f"alone, {sent} in place of {bytes_text(weights)}, and each engine adds them to the model's files"
+    )  # fmt: skip
+    known = "measured with them" if profile.provenance == "measured" else "by physics, no run with them is fitted"
+    return (
+        f"adapters of rank {adapters.rank} have {adapters.parameters:,} parameters, "
+        f"{digits(100 * adapters.parameters / profile.model_parameters)}% of the model's, whose gradients and moments "
+        f"are all that there are; they are sent {way}; updates are {known}"
+    )
 
 
 def _levers(search: Search, decided: Decided, step_s: float) -> dict[str, float]:

@@ -46,8 +46,15 @@ _NO_EXPERTS = "and the model has no experts"
 
 
 def family_fault(model: ModelShape) -> str | None:
-    """What is wrong with a model of a family that the executor's trainers do not train; None of one that they do, and
-    where the family is unknown."""
+    """What is wrong with a model of a family that the executor's trainers do not train, or with the adapters that a job
+    wants of it; None of one that they do, and where the family is unknown."""
+    if model.lora is not None and model.experts and not model.lora.of_all:
+        of_experts = [name for name in model.lora.target_modules if name in ("gate_proj", "up_proj", "down_proj")]
+        if of_experts:
+            return (
+                f"model.lora.target_modules names {of_experts[0]}, and the model's experts are no modules of their own "
+                "(transformers 5.19), so that they have no adapters: write all-linear, or names of attention"
+            )
     if model.family is None or model.family in FAMILIES:
         return None
     return f"the model is of the family {model.family}, and the executor trains only {listed(FAMILIES)}"
@@ -65,6 +72,8 @@ def update_faults(train: UpdateLayout, model: ModelShape | None) -> Iterator[tup
             why = _WHY_NOT.get(key, f"and the executor has only {known}")
             dense = key == "ep" and model is not None and not model.experts
             yield key, f"is {_text(value)}, {_NO_EXPERTS if dense else why}"
+    if model is not None and model.lora is not None and train.tp > 1:
+        yield "tp", f"is {train.tp}, and the job trains adapters (model.lora), which each rank has whole: write tp 1"
     if model is not None:
         yield from _model_faults(train, model)
 

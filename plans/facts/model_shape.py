@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..files.model_config import cached_config, model_config
 from ..schema.job import Job, is_hub_id, model_folder
+from ..schema.levers import LoraSpec
 from .model_names import architecture_of, is_hybrid, plain_name
 from .public_models import FAMILIES, Architecture, word_set
 
@@ -293,6 +294,7 @@ class ModelShape:
         vocab: rows of its embedding; None: unknown.
         intermediate: width of a feed-forward layer, in a mixture of experts of one expert; None: unknown.
         experts: routed experts of a layer; 0: a dense model.
+        lora: the adapters that a job trains in place of the weights; None: it trains the weights.
     """
 
     family: str | None
@@ -301,6 +303,7 @@ class ModelShape:
     vocab: int | None
     intermediate: int | None
     experts: int
+    lora: LoraSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,8 +368,9 @@ def model_of_job(job: Job, job_path: str | Path) -> NamedModel:
 
 
 def shape_of_job(job: Job, job_path: str | Path) -> ModelShape | None:
-    """The shape of the model of the job at `job_path`; None where it is not known, or guessed."""
-    return model_of_job(job, job_path).shape
+    """The shape of the model of the job at `job_path`, with its adapters; None where it is not known, or guessed."""
+    shape = model_of_job(job, job_path).shape
+    return shape and replace(shape, lora=job.model.lora)
 
 
 def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:

@@ -28,7 +28,7 @@ from .base import (
     is_none,
     is_true,
 )
-from .levers import FinishedShares, SearchCutoff, SearchDrafts
+from .levers import FinishedShares, LoraSpec, SearchCutoff, SearchDrafts
 from .reward_spec import OneOrList
 from .reward_spec import RewardKind as RewardKind
 from .reward_spec import RewardSpec as RewardSpec
@@ -143,6 +143,19 @@ class ModelSpec(Strict):
     compile: Annotated[Literal["auto", "on", "off"], Field(exclude_if=is_auto)] = "auto"
     """Whether the trainer compiles the model's layers (torch.compile): `auto`: on GPUs, where its first micro-batch is
     faster by 5 % or more; on CPUs never. `on` needs a C++ compiler on CPUs."""
+
+    lora: Annotated[LoraSpec | None, Field(exclude_if=is_none)] = None
+    """Adapters that are trained while the weights stay as they are; null: the weights are trained."""
+
+    @model_validator(mode="after")
+    def _adapters_are_of_the_models_weights(self) -> ModelSpec:
+        if self.lora is not None and self.warm_start is not None:
+            raise cross_error(
+                "is for weights that are all trained, and lora trains adapters of those of path; name the weights in "
+                "path (rlplan export-model writes a run's)",
+                "warm_start",
+            )
+        return self
 
     @property
     def hub_name(self) -> str:

@@ -1,14 +1,15 @@
 """Levers that a job may allow and a plan may use: the cutoff, speculative decoding, engines handed over to training,
-adaptive reward timeouts, a judge.
+adaptive reward timeouts, a judge; and the adapters that a job may train in place of its weights.
 
 All are optional: a job that does not name a lever gets plans without it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
 
 from ...rounds.balancing.balance_spec import Work
 from ...rounds.balancing.placement import shared_tokens
@@ -331,3 +332,63 @@ class RewardJudge(Strict):
         if self.share is not None and self.place == "own":
             raise cross_error("is of accelerators that the engines use; remove it, or write place: beside", "share")
         return self
+
+
+MOST_RANK = 1024
+TargetModule = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+TARGET_MODULES: tuple[TargetModule, ...] = get_args(TargetModule)
+"""Matrices of a layer of the families that are trained (plans/facts/executable.py)."""
+ALL_LINEAR = "all-linear"
+"""All of them, as peft calls it."""
+
+
+class OrAllLinear:
+    """Annotation of a tuple of modules that may also be written as `all-linear`, for all of them."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(value: Any, names: Any) -> Any:
+            if isinstance(value, str) and value != ALL_LINEAR:
+                raise cross_error(f"is '{value}'; write {ALL_LINEAR}, or a list of names: [{value}]")
+            found = TARGET_MODULES if value == ALL_LINEAR else names(value)
+            if twice := [each for each in found if found.count(each) > 1]:
+                raise cross_error(f"names {twice[0]} twice; leave one out")
+            return found
+
+        written = core_schema.plain_serializer_function_ser_schema(
+            lambda names: ALL_LINEAR if names == TARGET_MODULES else list(names)
+        )
+        return core_schema.no_info_wrap_validator_function(read, handler(source), serialization=written)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"const": ALL_LINEAR}, handler(schema)]}
+
+
+class LoraSpec(Strict):
+    """Low-rank adapters (LoRA, arXiv 2106.09685): a target matrix W is used as W + alpha / rank * B A, and A and B are
+    trained in place of W. There is no dropout: log-probabilities of engine and trainer would differ by it."""
+
+    rank: Annotated[int, Field(ge=1, le=MOST_RANK)]
+    """Rows of A and columns of B."""
+
+    alpha: Positive
+    """Numerator of the scale alpha / rank."""
+
+    target_modules: Annotated[
+        tuple[TargetModule, ...], Field(min_length=1, max_length=len(TARGET_MODULES), strict=False), OrAllLinear()
+    ] = TARGET_MODULES
+    """Matrices of each layer that have adapters, by their names in transformers; `all-linear`: all of them but the
+    output matrix. Experts are no modules of their own, and have none."""
+
+    sent: Literal["merged", "adapter"] = "merged"
+    """What engines are sent after a step: `merged`: all weights, adapters added; `adapter`: A and B alone, which each
+    engine adds to the weights of the model's files."""
+
+    @property
+    def scale(self) -> float:
+        """What B A is multiplied by."""
+        return self.alpha / self.rank
+
+    @property
+    def of_all(self) -> bool:
+        """Whether all matrices that the model has are targets."""
+        return self.target_modules == TARGET_MODULES

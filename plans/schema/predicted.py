@@ -209,6 +209,10 @@ class PredictedCheckpoint(Strict):
     rank_bytes: Positive
     """Bytes of the copy in host memory that each rank keeps, from which it writes while training goes on."""
 
+    frozen_rank_bytes: Annotated[NonNegative, Field(exclude_if=is_zero)] = 0.0
+    """Bytes of frozen weights that a rank keeps beside the adapters that it trains (model.lora), on its accelerator or
+    in host memory; they are in no checkpoint."""
+
     stood_s: NonNegative
     """Seconds for which training stands still, while the ranks copy; no part of `step_s`, since `rlplan execute` writes
     one every `--checkpoint-every` steps."""

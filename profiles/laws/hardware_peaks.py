@@ -7,9 +7,11 @@ Model FLOPs utilisation (MFU) is as in PaLM (arXiv 2204.02311, appendix B), with
     A: layers x heads x head size; Q: sum over samples of their squared tokens
 
 A forward pass takes 2 operations a parameter and token, and 4 A for each pair of a query and a key, of which a sample
-of t tokens has t^2 / 2; the backward pass takes twice as much. What is computed again (recompute) is not counted: this
-is no hardware utilisation (HFU). A decode step reads the weights once, and all KV of its sequences once. Of the experts
-of a layer a token visits the share f, and n sequences 1 - (1 - f)^n if they choose independently:
+of t tokens has t^2 / 2; the backward pass takes twice as much. Under adapters the weights are frozen, and half of the
+products of that pass are not needed: N counts 4 times, and the adapters' parameters 6 times. What is computed again
+(recompute) is not counted: this is no hardware utilisation (HFU). A decode step reads the weights once, and all KV of
+its sequences once. Of the experts of a layer a token visits the share f, and n sequences 1 - (1 - f)^n if they choose
+independently:
 
     parameters that a step reads = N + (all - N) (1 - (1 - f)^(n - 1))
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...plans.facts.model_names import architecture_of
 from ...plans.facts.public_models import Architecture
@@ -157,6 +159,7 @@ class PolicyWork:
         weight_bytes: of a parameter.
         all_parameters, expert_share: of a mixture of experts with those that a token does not visit, and the share of
             experts that it visits; 0: of a dense model, or not known, and a decode step reads N.
+        adapters: parameters of adapters that updates train in place of the weights; 0: they train the weights.
     """
 
     parameters: int
@@ -164,6 +167,7 @@ class PolicyWork:
     weight_bytes: int
     all_parameters: int = 0
     expert_share: float = 0.0
+    adapters: int = 0
 
     def step_parameters(self, sequences: float) -> float:
         """Parameters that a decode step of so many sequences reads, by the formula above."""
@@ -172,7 +176,8 @@ class PolicyWork:
 
     def update_flops(self, tokens: float, squares: float) -> float:
         """Operations of an update on samples with these sums of tokens and of squared tokens."""
-        return 6.0 * self.parameters * tokens + 6.0 * self.attention_width * squares
+        of_weights = (4.0 if self.adapters else 6.0) * self.parameters + 6.0 * self.adapters
+        return of_weights * tokens + 6.0 * self.attention_width * squares
 
     def mfu(self, entry: Train, peaks: Peaks, mean_tokens: float = 0.0) -> float:
         """MFU of a whole update of `UPDATE_MICRO_BATCHES` in a measured layout.
@@ -237,7 +242,8 @@ def work_of(profile: Profile, dtype: Dtype | None = None, model: str | None = No
         law = profile.train_law
         known = law.shape if law is not None else architecture_of(model) if model is not None else None
         shape = shape_of_policy(None if known is None or known.guessed else known, profile.model_parameters, dtype)
-    return work_of_shape(shape, profile.model_parameters, dtype)
+    work = work_of_shape(shape, profile.model_parameters, dtype)
+    return work if profile.adapters is None else replace(work, adapters=profile.adapters.parameters)
 
 
 def work_of_shape(shape: PolicyShape, parameters: int, dtype: Dtype) -> PolicyWork:

@@ -26,14 +26,15 @@ feed-forward of those that a token visits, and the token copied to them and back
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ...plans.facts.device_shares import ENGINE_SHARE
 from ...plans.facts.model_shape import tp_divides
 from ...plans.facts.public_models import Architecture
-from ...plans.schema.levers import UpdateLayout
+from ...plans.schema.levers import LoraSpec, UpdateLayout
 from ..hardware import Gpu
+from ..phase_schema import TrainedAdapters
 
 # Bytes of a parameter while training: float32 weight, two moments of AdamW, gradient.
 MASTER_BYTES, MOMENT_BYTES, GRADIENT_BYTES = 4.0, 8.0, 4.0
@@ -163,6 +164,35 @@ class TrainMemory:
         return TrainMemory(times(self.kept), {moment: times(held) for moment, held in self.moments.items()})
 
 
+def adapter_parameters(a: Architecture, rank: int, modules: Collection[str]) -> int:
+    """Parameters of low-rank adapters of `rank` on matrices of all layers: rank x (inputs + outputs) of each. Experts
+    are no modules of their own, and have none (executor/trainer/policy/adapters.py)."""
+    queries, keys = a.head_dim * a.heads, a.head_dim * a.kv_heads
+    attention = {
+        "q_proj": a.hidden + queries,
+        "k_proj": a.hidden + keys,
+        "v_proj": a.hidden + keys,
+        "o_proj": queries + a.hidden,
+    }
+    dense = a.layers if not a.experts else a.dense_layers
+    widths = sum(a.layers * attention.get(name, 0) for name in modules)
+    widths += sum(dense * (a.hidden + a.intermediate) for name in modules if name not in attention)
+    return rank * widths
+
+
+def adapters_of(a: Architecture, lora: LoraSpec | None, dtype: str) -> TrainedAdapters | None:
+    """What a job of that `model.lora` and `model.dtype` trains in place of the weights; None without it."""
+    if lora is None:
+        return None
+    return TrainedAdapters(
+        rank=lora.rank,
+        modules=lora.target_modules,
+        sent=lora.sent,
+        parameters=adapter_parameters(a, lora.rank, lora.target_modules),
+        frozen_bytes=2 if dtype == "bfloat16" else 4,
+    )
+
+
 def rank_parameters(a: Architecture, layout: UpdateLayout) -> float:
     """Parameters whose float32 weights a rank of a trainer with sharded weights keeps.
 
@@ -191,6 +221,7 @@ def train_memory(
     tokens: int | None = None,
     micro_batches: int = 2,
     logit_bytes: int | None = None,
+    adapters: TrainedAdapters | None = None,
 ) -> TrainMemory:
     """Memory of a trainer rank.
 
@@ -202,11 +233,16 @@ def train_memory(
         micro_batches: in a step; gradients stay from one to the next, so that in the first of them there are none yet.
         logit_bytes: of a logit and of its gradient; None: as of all else. The products of the head's backward pass take
             a gradient of `compute_bytes` in any case.
+        adapters: what is trained in place of the weights, whole on each rank, with gradients and moments of their own;
+            the frozen weights have neither. A token keeps of each adapter the rank's values between its matrices.
     """
     row = layout.micro_batch_tokens if tokens is None else tokens
     c = compute_bytes
     share, mine = rank_parameters(a, layout), row / (layout.cp * layout.sp)
     token = token_bytes(a, layout.tp, c)
+    trained = share if adapters is None else float(adapters.parameters)
+    if adapters is not None:
+        token = replace(token, layer=token.layer + c * adapters.rank * len(adapters.modules))
     # A stage of a pipeline holds the activations of as many micro-batches as there are stages behind it: pp at most.
     output = c * a.head_dim * a.heads / layout.tp
     after_forward, in_backward = held_by_layers(token, a.layers, layout.recompute, output)
@@ -227,17 +263,19 @@ def train_memory(
         },
         "backward": {"trainer_activations": mine * in_backward},
         "embedding": {"trainer_activations": mine * (token.layer_input + token.end_step)},
-        "optimizer": {"trainer_optimizer_step": _moments_at_once(share) * (layout.offload and on_gpu)},
+        "optimizer": {"trainer_optimizer_step": _moments_at_once(trained) * (layout.offload and on_gpu)},
     }
     if layout.reference == "host":  # brought for a forward pass, of streamed groups beside gradients
         moments["reference"] = {
-            "trainer_reference": share * c,
+            "trainer_reference": share * c * (adapters is None),
             "trainer_activations": mine * (token.layer_input + token.layer + token.end),
             "trainer_logits": wide * rows * a.vocab + block,
         }
     for moment, held in _gathered(a, layout, c, mine > rows).items():
+        if adapters is not None:
+            held = {name: size for name, size in held.items() if name != "trainer_unsharded_gradients"}
         moments[moment] = moments.get(moment, {}) | held
-    gradients = share * GRADIENT_BYTES
+    gradients = trained * GRADIENT_BYTES
     steady = gradients if micro_batches > 1 else 0.0
     if micro_batches == 1:  # layers come last to first: the largest sum is at either end
         for moment in set(moments) & {"embedding", "sum_of_head", "sum_of_embedding", "optimizer"}:
@@ -245,10 +283,10 @@ def train_memory(
     return TrainMemory(
         kept={
             "trainer_context": RUNTIME_BYTES * on_gpu,
-            "trainer_parameters": share * MASTER_BYTES,
-            "trainer_optimizer": 0.0 if layout.offload else share * MOMENT_BYTES,
+            "trainer_parameters": parameter_bytes(share, adapters),
+            "trainer_optimizer": 0.0 if layout.offload else trained * MOMENT_BYTES,
             "trainer_gradients": steady,
-            "trainer_reference": share * c * (layout.reference == "device"),
+            "trainer_reference": share * c * (layout.reference == "device" and adapters is None),
         },
         moments=moments,
     )
@@ -295,6 +333,13 @@ def _gathered(a: Architecture, layout: UpdateLayout, c: int, chunked: bool) -> d
     }
 
 
+def parameter_bytes(share: float, adapters: TrainedAdapters | None) -> float:
+    """Bytes of the parameters that a rank keeps, `share` of the model's: in float32, or frozen, and adapters beside."""
+    if adapters is None:
+        return share * MASTER_BYTES
+    return share * adapters.frozen_bytes + adapters.parameters * MASTER_BYTES
+
+
 def _moments_at_once(share: float) -> float:
     """Bytes of offloaded moments that are on a GPU while its rank's optimizer steps on `share` parameters."""
     return MOMENT_BYTES * min(share, BUCKET_PARAMETERS)
@@ -306,6 +351,7 @@ def rank_peak_bytes(
     dtype: str = "bfloat16",
     device_kind: str = "cuda",
     head_dtype: str | None = None,
+    adapters: TrainedAdapters | None = None,
 ) -> int:
     """Peak bytes on the device of a rank of the executor's trainer in a step, all tensors that stay included.
 
@@ -315,6 +361,7 @@ def rank_peak_bytes(
         dtype: the job's: float32, bfloat16 or float16 (which is computed in float32).
         device_kind: `cuda` or `cpu`; on a CPU there is no context.
         head_dtype: the job's; None: as `dtype`.
+        adapters: as in `train_memory`.
     """
     memory = train_memory(
         architecture,
@@ -322,6 +369,7 @@ def rank_peak_bytes(
         compute_bytes=COMPUTE_BYTES[dtype],
         on_gpu=device_kind == "cuda",
         logit_bytes=None if head_dtype is None else COMPUTE_BYTES[head_dtype],
+        adapters=adapters,
     )
     return memory.peak_bytes
 

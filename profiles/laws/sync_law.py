@@ -54,6 +54,17 @@ def sync_s(
     return factors["start"] * START_S + factors["bytes"] * moved_s + factors["tensors"] * tensors(a) * TENSOR_S
 
 
+def adapters_s(a: Architecture, parameters: int, host_bytes_per_s: float, *, colocated: bool = False) -> float:
+    """Seconds in which engines have new adapters of so many float32 parameters added to the model's weights.
+
+    Adapters alone are sent. Each rank then reads all weights in bf16 from the page cache of its node, at
+    `host_bytes_per_s`, merges and loads them (executor/engines/engine_worker.py): all tensors are handled, and no
+    network is crossed by them.
+    """
+    sent_s = 4.0 * parameters / BYTES_PER_S[colocated]
+    return START_S + sent_s + 2.0 * a.parameters / host_bytes_per_s + tensors(a) * TENSOR_S
+
+
 @dataclass(frozen=True, slots=True)
 class Networks:
     """Networks that weights cross, by the bytes per second of one stream; None: not named, and then it takes no time.

@@ -6,6 +6,12 @@ layout exchanges for it; a pair of tokens of one sample costs attention. A micro
 sharded weights and summing their gradients; a step costs the optimizer, and waiting for the rank with most work; a
 pipeline idles for pp - 1 micro-batches a step.
 
+Frozen weights, under low-rank adapters, have no gradients: of the two products of a layer's backward pass that of the
+weights is left out, so that a token takes about two thirds of the operations (LoRA, arXiv 2106.09685, section 4.2, saw
+updates of GPT-3 a quarter faster); adapters add their own, are whole on each rank, and their gradients are summed over
+all ranks once a step. Work over activations and logits stays, and so do launches, of which adapters make more: that is
+not counted. No run with adapters is fitted.
+
 Everything is linear in the samples' tokens and squared tokens, so an update is a few numbers (`UpdateSeconds`),
 whatever the layout. Weights are sharded over replicas and gathered for each micro-batch (FSDP), in which samples are
 packed. Tensor parallel ranks each compute norms and residuals, gather the logits, and step the optimizer on the
@@ -21,7 +27,7 @@ from dataclasses import dataclass
 from ...plans.facts.public_models import Architecture
 from ...plans.schema.levers import UpdateLayout
 from ..hardware import Gpu
-from ..phase_schema import TRAIN_FACTORS
+from ..phase_schema import TRAIN_FACTORS, TrainedAdapters
 from .factor_fit import Factor
 from .rank_memory import GRADIENT_BYTES, MOMENT_BYTES, rank_parameters, token_bytes, vocabulary_parameters
 
@@ -74,6 +80,7 @@ class TrainPhysics:
         per_node: accelerators that share the fast links.
         parallel_factor: seconds of layouts whose replicas have several ranks, or share out experts, over what the other
             factors give: no run was fitted to them.
+        adapters: what is trained in place of the weights; None: the weights are.
         all_shared: tensor ranks share out norms and logits too, which are gathered nowhere (Megatron's sequence
             parallelism and its loss over a sharded vocabulary).
     """
@@ -85,6 +92,7 @@ class TrainPhysics:
     per_node: int = 8
     parallel_factor: float = 1.0
     all_shared: bool = False
+    adapters: TrainedAdapters | None = None
 
     def _beyond_runs(self, layout: UpdateLayout) -> float:
         return self.parallel_factor if max(layout.replica, layout.ep) > 1 else 1.0
@@ -105,14 +113,18 @@ class TrainPhysics:
         token = self._token_s(layout, 1.0, self.factors["logits"] * SCORED_LOGIT_BYTES, exchanged)
         attention = 1 + ATTENTION_BACKWARD + (layout.recompute != "none")
         launch = self.factors["launch"] * LAUNCH_S * self.architecture.layers / layout.pp
-        gathered = self.factors["gather"] * self._moved_s(layout) * WEIGHT_BYTES / FSDP_BYTES
+        each = FSDP_BYTES if self.adapters is None else 2 * WEIGHT_BYTES
+        gathered = self.factors["gather"] * self._moved_s(layout) * WEIGHT_BYTES / each
         return token, self.pair_s(layout) / attention, self._beyond_runs(layout) * (launch + gathered)
 
     def _token_s(self, layout: UpdateLayout, passes: float, logit_bytes: float, exchanged_s: float) -> float:
         a, f = self.architecture, self.factors
         share = a.active_experts / a.experts if a.experts else 0.0
         sparse = share * a.expert_parameters
-        flops = 2 * passes * (f["compute"] * a.common_parameters + f["compute"] * f["experts"] * sparse)
+        multiplied = passes - (self.adapters is not None and passes > 1)
+        flops = 2 * multiplied * (f["compute"] * a.common_parameters + f["compute"] * f["experts"] * sparse)
+        if self.adapters is not None:
+            flops += 2 * passes * f["compute"] * self.adapters.parameters
         elements = f["elements"] * passes * a.layers * a.hidden * ELEMENT_BYTES
         logits = a.vocab * logit_bytes
         if layout.tp > 1 and not self.all_shared:  # of the bytes that a layer's work makes, norms have this share
@@ -167,7 +179,8 @@ class TrainPhysics:
         (executor/trainer/policy/load_policy.py), and reduces its gradients in float32 after each micro-batch.
         """
         shards = layout.shard_ranks
-        moved = self._unsharded_parameters(layout) * FSDP_BYTES * (shards - 1) / shards
+        each = FSDP_BYTES if self.adapters is None else 2 * WEIGHT_BYTES  # frozen weights have no gradients to reduce
+        moved = self._unsharded_parameters(layout) * each * (shards - 1) / shards
         return moved / self._ring_bytes_per_s(layout, shards, layout.tp * layout.pp)
 
     def _copies_s(self, layout: UpdateLayout) -> float:
@@ -177,6 +190,8 @@ class TrainPhysics:
         sends each byte twice, but for the share that is a rank's own.
         """
         copies, shard = layout.state_copies, rank_parameters(self.architecture, layout)
+        if self.adapters is not None:  # of which each rank has all
+            copies, shard = layout.accelerators, float(self.adapters.parameters)
         moved = 2 * shard * GRADIENT_BYTES * (copies - 1) / copies
         return moved / self._ring_bytes_per_s(layout, copies, layout.accelerators // copies)
 
@@ -203,7 +218,7 @@ class TrainPhysics:
 
     def step_s(self, layout: UpdateLayout) -> float:
         """Seconds of a step whatever it trains on: optimizer, and gradients summed over copies of the states."""
-        shard = rank_parameters(self.architecture, layout)
+        shard = self._trained(layout)
         optimizer = shard * OPTIMIZER_BYTES / self.gpu.memory_bytes_per_s + self.moments_s(layout)
         return self.factors["step"] * STEP_S + optimizer + self._copies_s(layout)
 
@@ -215,7 +230,13 @@ class TrainPhysics:
         """
         if not layout.offload:
             return 0.0
-        return 2 * rank_parameters(self.architecture, layout) * MOMENT_BYTES / self.gpu.host_copy_bytes_per_s
+        return 2 * self._trained(layout) * MOMENT_BYTES / self.gpu.host_copy_bytes_per_s
+
+    def _trained(self, layout: UpdateLayout) -> float:
+        """Parameters that a rank's optimizer steps."""
+        if self.adapters is not None:
+            return float(self.adapters.parameters)
+        return rank_parameters(self.architecture, layout)
 
     def update(self, layout: UpdateLayout) -> UpdateSeconds:
         """Seconds of an update in a layout, as coefficients of its tokens and squared tokens."""

@@ -10,7 +10,8 @@ from ...plans.schema.base import Recompute
 from ...plans.schema.levers import ReferencePlace, UpdateLayout
 from ..hardware import GPUS
 from ..phase_schema import TrainLaw
-from .rank_memory import TrainMemory, train_memory
+from ..profile_schema import Profile
+from .rank_memory import TrainMemory, parameter_bytes, rank_parameters, train_memory
 from .train_error import parallel_factor
 from .train_law import TrainPhysics, fits_heads
 
@@ -33,6 +34,7 @@ def physics_of(law: TrainLaw) -> TrainPhysics:
             law.fabric_bytes_per_s,
             law.accelerators_per_node,
             parallel_factor(law),
+            adapters=law.adapters,
         )
         _last = law, physics
     return _last[1]
@@ -43,9 +45,21 @@ def train_physics(law: TrainLaw | None) -> TrainPhysics | None:
     return None if law is None else physics_of(law)
 
 
+def rank_share(profile: Profile, layout: UpdateLayout) -> float:
+    """Parameters of the model that a trainer rank keeps; an equal share where the profile has no law of the model."""
+    if profile.train_law is None:
+        return profile.model_parameters * layout.state_copies / layout.accelerators
+    return rank_parameters(physics_of(profile.train_law).architecture, layout)
+
+
+def kept_bytes(profile: Profile, layout: UpdateLayout) -> float:
+    """Bytes of the parameters that a trainer rank keeps, frozen ones included."""
+    return parameter_bytes(rank_share(profile, layout), profile.adapters)
+
+
 def fitted_memory(law: TrainLaw, layout: UpdateLayout) -> TrainMemory:
     """Memory of a rank that computes in bfloat16, as a law has it, scaled by the fitted factors."""
-    return train_memory(physics_of(law).architecture, layout).scaled(law.memory_factors)
+    return train_memory(physics_of(law).architecture, layout, adapters=law.adapters).scaled(law.memory_factors)
 
 
 def train_layouts(

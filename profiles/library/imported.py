@@ -17,6 +17,7 @@ from ...plans.schema.algorithm import OWN, Algorithm, ReferenceKl
 from ...plans.schema.base import MOST_SAMPLES_PER_STEP
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job
+from ...plans.schema.levers import MOST_RANK, TARGET_MODULES
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_io import header, loads, number, string
 from ..laws.rank_memory import kv_capacity_tokens
@@ -38,6 +39,13 @@ GPU = "H100"
 """What is assumed where neither the configuration nor the user says which GPU it is."""
 _RATES = ("actor_rollout_ref.actor.optim.lr", "--lr", "learning_rate", "trainer.policy.optimizer_config.lr",
           "--actor.adam.lr", "--actor_learning_rate")  # fmt: skip
+_ALPHAS = ("actor_rollout_ref.model.lora_alpha", "actor_rollout_ref.model.lora.alpha", "lora_alpha",
+           "trainer.policy.model.lora.alpha", "--ds.lora.alpha", "--lora_alpha")  # fmt: skip
+_TARGETS = ("actor_rollout_ref.model.target_modules", "actor_rollout_ref.model.lora.target_modules",
+            "lora_target_modules", "trainer.policy.model.lora.target_modules", "--ds.lora.target_modules",
+            "--target_modules")  # fmt: skip
+_ALPHA = {"trl": 32.0}
+"""What frameworks take where nothing is said (frameworks/keys): others 16."""
 _TEMPERATURES = ("actor_rollout_ref.rollout.temperature", "--rollout-temperature", "temperature",
                  "generator.sampling_params.temperature", "--rollout.temperature")  # fmt: skip
 
@@ -154,8 +162,7 @@ def _job(
     own = setup.micro_batch_tokens or (setup.micro_batch_samples or 1) * longest
     budgets = sorted({max(longest, own), 2 * max(longest, own)})
     tps = _tps(setup, machines, shape, longest)
-    for what, holds in (("a value model (critic)", setup.critic),
-                        ("LoRA", setup.lora_rank > 0), ("partial rollouts", setup.partial_rollout),
+    for what, holds in (("a value model (critic)", setup.critic), ("partial rollouts", setup.partial_rollout),
                         (f"{setup.steps_ahead} steps ahead", setup.steps_ahead > 0)):  # fmt: skip
         if holds:
             notes.append(f"{what}: rlplan trains all weights, synchronously, without one")
@@ -167,6 +174,7 @@ def _job(
     rate = _first(stated, _RATES, taken, 1e-6, 1.0)
     algorithm = "".join(f"  {key}: {value}\n" for key, value in _algorithm(setup, notes).items())
     temperature = _first(stated, _TEMPERATURES, taken, 1.0, 10.0)
+    lora = _lora(setup, stated, taken, notes)
     cores = CORES_PER_GPU * machines.per_node * machines.nodes
     placement = "" if setup.colocated else "placement: {train_pool: train, streams: false}\n"
     guessed = "its shape is guessed: " if shape.guessed else ""
@@ -175,7 +183,7 @@ def _job(
 # The reward and the number of prompts are not in it: write yours. rlplan check job.yaml tells what is wrong.
 rlplan_job: 1
 name: {job_name(model, "math")}
-model: {{path: {string(model)}, dtype: bfloat16}}  # {guessed}{sizes_text(shape)}
+model: {{path: {string(model)}, dtype: bfloat16{lora}}}  # {guessed}{sizes_text(shape)}
 data: {{path: data.jsonl, prompts: {max(PROMPTS, 4 * prompts)}}}
 reward: {{kind: math, workers: {max(1, min(MOST_REWARD_WORKERS, cores // 4))}, deadline_s: {DEADLINES_S["math"]}}}
 rollout:
@@ -219,6 +227,27 @@ def _algorithm(setup: TrainerSetup, notes: list[str]) -> dict[str, str]:
 def _scalar(value: object) -> str:
     """A number or text as YAML writes it."""
     return number(value) if isinstance(value, float) else str(value)
+
+
+def _lora(setup: TrainerSetup, stated: Mapping[str, str], taken: set[str], notes: list[str]) -> str:
+    """The key of the adapters that the configuration trains, after a comma; "" of one that trains the weights."""
+    if not setup.lora_rank:
+        return ""
+    rank, alpha = (
+        min(setup.lora_rank, MOST_RANK),
+        _first(stated, _ALPHAS, taken, _ALPHA.get(setup.framework, 16.0), 1e6),
+    )
+    targets = ""
+    for key in (key for key in _TARGETS if key in stated):
+        named = re.findall(r"[\w-]+", stated[key])
+        if named == ["all-linear"]:
+            taken.add(key)
+        elif named and set(named) <= set(TARGET_MODULES):
+            taken.add(key)
+            targets = f", target_modules: [{', '.join(dict.fromkeys(named))}]"
+        else:
+            notes.append(f"{key}: {stated[key]}: adapters of all matrices of a layer are taken")
+    return f", lora: {{rank: {rank}, alpha: {number(alpha)}{targets}}}"
 
 
 def _first(stated: Mapping[str, str], keys: tuple[str, ...], taken: set[str], default: float, most: float) -> float:

@@ -27,10 +27,10 @@ from ..laws.decode_law import CURVE, FACTORS, DecodeLaw, Sheet, sheet
 from ..laws.factor_fit import fit_factors
 from ..laws.hardware_peaks import shape_of_policy
 from ..laws.measured_fit import MEAN_OVER_DEVIATION, nonnegative_least_squares
-from ..laws.rank_memory import engine_tps, kv_capacity_tokens
+from ..laws.rank_memory import adapters_of, engine_tps, kv_capacity_tokens
 from ..laws.sync_law import FACTORS as SYNC_FACTORS
-from ..laws.sync_law import cold_start_s, sync_s
-from ..phase_schema import DecodePoint, Evidence, Rollout, TrainLaw
+from ..laws.sync_law import adapters_s, cold_start_s, sync_s
+from ..phase_schema import DecodePoint, Evidence, Rollout, Spread, TrainedAdapters, TrainLaw
 from ..profile_schema import Profile
 from . import FARTHEST, nearest_shipped, shape_of_shipped, shipped_model, size_distance
 
@@ -117,10 +117,50 @@ def priced_as(profile: Profile, job: Job, folder: Path | None) -> Profile:
 
 def priced_as_model(profile: Profile, job: Job, folder: Path | None) -> Profile:
     """The profile as it prices the job's model: itself if it was measured, or is of a model of that shape, or of one
-    that is too unlike (fitness.unfit refuses it); else scaled. `scaled` says so, or that the shape is not known.
+    that is too unlike (fitness.unfit refuses it); else scaled. `scaled` says so, or that the shape is not known. With
+    the job's adapters, by the profile's law. Raises InputError for a profile of other adapters.
 
     `folder`: of the job's model, if it is on this machine.
     """
+    return _with_adapters(_scaled(profile, job, folder), job)
+
+
+def _with_adapters(profile: Profile, job: Job) -> Profile:
+    """A derived profile whose updates and weight transfers are of the job's adapters (model.lora). What was measured is
+    of what the job said then, which its digest holds; what a run corrected (rlplan tune) has its adapters already.
+    Raises InputError where those are not the job's."""
+    law = profile.train_law
+    if profile.provenance == "measured" or law is None:
+        return profile
+    adapters, rollout = adapters_of(law.shape, job.model.lora, job.model.dtype), profile.rollout
+    if profile.adapters == adapters:
+        return profile
+    if profile.adapters is not None:
+        raise InputError(
+            f"the profile's costs are of adapters of rank {profile.adapters.rank}, and the job's model.lora says "
+            "another thing now; begin with a profile that ships: rlplan profile JOB --shipped MODEL"
+        )
+    assert adapters is not None, "one of the two is"
+    if adapters.sent == "adapter":
+        rollout = tuple(_sends_adapters(entry, law, adapters) for entry in rollout)
+    # What was measured in single layouts was of all weights; the law has all of them.
+    changed = {"adapters": adapters, "rollout": rollout, "train": ()}
+    return profile.model_copy(update={**changed, "train_law": law.model_copy(update={"adapters": adapters})})
+
+
+def _sends_adapters(entry: Rollout, law: TrainLaw, adapters: TrainedAdapters) -> Rollout:
+    """An entry whose engines are sent adapters, and merge them with the model's weights (sync_law.adapters_s)."""
+    gpu = GPUS[law.accelerator]
+
+    def seconds(spread: Spread, colocated: bool) -> Spread:
+        p50 = adapters_s(law.shape, adapters.parameters, gpu.host_copy_bytes_per_s, colocated=colocated)
+        return Spread(p50=p50, p95=p50 * (spread.p95 / spread.p50 if spread.p50 else 1.0), repeats=0)
+
+    apart = seconds(entry.sync_apart or entry.sync, False)
+    return entry.model_copy(update={"sync": seconds(entry.sync, True), "sync_apart": apart})
+
+
+def _scaled(profile: Profile, job: Job, folder: Path | None) -> Profile:
     law = profile.train_law
     if profile.provenance == "measured" or law is None:
         return profile

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ...executor.configuration import sampling_rules
 from ...executor.engines.engine_bench import EngineBench
@@ -28,7 +28,7 @@ from ...executor.engines.vllm_options import kv_bytes_per_token
 from ...executor.placement.live_checks import check_shared
 from ...executor.processes.actors import start_ray
 from ...executor.processes.supervision import together
-from ...executor.records.model_export import starting_weights
+from ...executor.records.warm_start import starting_weights
 from ...executor.rollout.prompts import load_prompts, load_tokenizer, response_text, stops_must_be_written
 from ...executor.rollout.reward_sum import RewardSum
 from ...executor.rollout.round_runner import RoundRunner
@@ -44,7 +44,7 @@ from ..laws.hardware_peaks import shape_of_policy
 from ..laws.measured_fit import MeasuredRound, TrainPoint, fit_train
 from ..laws.reward_fit import fit_executions
 from ..length_trace import LengthTrace
-from ..phase_schema import Reward, Spread, Train
+from ..phase_schema import Reward, Spread, Train, TrainedAdapters
 from ..profile_schema import Machine, PolicyShape
 from .measure_drafts import measure_drafts, wanted_tokens
 from .measure_judge import measure_judge
@@ -217,6 +217,7 @@ class Measurements:
     prompt_tokens: dict[str, int]
     parameters: int
     shape: PolicyShape
+    adapters: TrainedAdapters | None
     kv_bytes_per_token: int
     seconds: float
     left_out: str | None
@@ -295,6 +296,7 @@ async def _measure(
             steps = step_groups(sampled.groups, job.rollout.prompts_per_step)
             bench = Bench(site, steps, job.model.dtype, on_gpu, budget)
             train = await measure_updates(bench, _train(sampled.updates, updates[0]))
+            trained = site.trainers[FIRST].trained_parameters
         finally:
             budget.tell("stopping")
             await site.rewards.close()
@@ -314,6 +316,7 @@ async def _measure(
         prompt_tokens=sampled.prompt_tokens,
         parameters=subject.parameters,
         shape=shape_of_policy(architecture, subject.parameters, job.model.dtype),
+        adapters=_adapters(job, trained),
         kv_bytes_per_token=kv_bytes_per_token(paths.model, job.kv_dtype),
         seconds=time.perf_counter() - began,
         left_out=budget.outcome,
@@ -326,6 +329,7 @@ def _what_is_measured(
     """Layouts of engines, token budgets of micro-batches, layouts of trainers of which the first takes turns with
     engines. Raises InputError for a pool or a search that leaves nothing to measure."""
     job, pool, shape = subject.job, subject.pool, named_model(pretrained(subject.paths.model)[0]).shape
+    shape = shape and replace(shape, lora=job.model.lora)
     try:
         layouts = layouts_to_measure(job.search.tp, pool, shape, weight_bytes(subject))
     except ValueError as error:
@@ -369,6 +373,17 @@ def _train(points: Mapping[int, Sequence[TrainPoint]], layout: UpdateLayout) -> 
             noise=fit.noise,
         )
         for budget, fit in fit_train(points).items()
+    )
+
+
+def _adapters(job: Job, trained: int) -> TrainedAdapters | None:
+    """What updates train in place of the weights, of so many parameters; None where they train the weights."""
+    lora = job.model.lora
+    if lora is None:
+        return None
+    frozen: Literal[2, 4] = 2 if job.model.dtype == "bfloat16" else 4
+    return TrainedAdapters(
+        rank=lora.rank, modules=lora.target_modules, sent=lora.sent, parameters=trained, frozen_bytes=frozen
     )
 
 

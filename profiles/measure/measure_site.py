@@ -176,6 +176,8 @@ def weight_bytes(subject: Subject) -> float:
 def trainer_bytes(subject: Subject, name: str, update: UpdateLayout) -> Holder:
     """What a rank of a trainer holds at least: its share of parameters and moments and, while it trains, gradients."""
     rank = subject.parameters * update.state_copies / update.accelerators
+    if subject.job.model.lora is not None:  # of adapters, a percent or so, nothing is said
+        return trainer_holder(trainer_name(name), rank * (2 if subject.job.model.dtype == "bfloat16" else 4), 0.0, 0.0)
     parameters, moments = rank * MASTER_BYTES, rank * MOMENT_BYTES
     room = (PLANNED_SHARE - engine_share(subject.job)) * subject.pool.accelerators.memory_bytes
     training = {

@@ -10,7 +10,7 @@ from ...plans.facts.model_shape import ModelShape, tp_divides
 from ...plans.facts.public_models import Architecture
 from ...plans.schema.cluster import Pool
 from ...plans.schema.levers import EngineLayout, UpdateLayout
-from ..laws.rank_memory import ENGINE_RESERVE_BYTES, rank_peak_bytes
+from ..laws.rank_memory import ENGINE_RESERVE_BYTES, adapters_of, rank_peak_bytes
 
 TP_SIZES = (2, 4, 8)
 """Tensor-parallel sizes of trainers on GPUs."""
@@ -141,7 +141,11 @@ def _lightest(
         return layout
     limit = PLANNED_SHARE * pool.accelerators.memory_bytes
     dtype, head_dtype = dtypes
-    peaks = ((each, rank_peak_bytes(architecture, each, dtype, head_dtype=head_dtype)) for each in _savings(layout))
+    adapters = None if model is None else adapters_of(architecture, model.lora, dtype)
+    peaks = (
+        (each, rank_peak_bytes(architecture, each, dtype, head_dtype=head_dtype, adapters=adapters))
+        for each in _savings(layout)
+    )
     return next((each for each, peak in peaks if peak <= limit), None)
 
 

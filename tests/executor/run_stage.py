@@ -80,7 +80,7 @@ class NumberTrainer:
     Its writes wait while `gate` is closed, and then end as `fate` says.
     """
 
-    name, parameters, config, lives = "trainer toy", 10, SimpleNamespace(tp=1, sp=1), 1
+    name, trained_parameters, config, lives = "trainer toy", 10, SimpleNamespace(tp=1, sp=1), 1
     step_s, restarts, dies_in_update, fate, writes = 5.0, 0, False, None, 0
 
     def __init__(self):

@@ -37,7 +37,7 @@ class InThisProcess(NumberTrainer):
         self.trainer = Trainer(
             TrainerConfig(model, algorithm, UpdateSettings(64), 3, 1.0, divisors, logprob_limits=limits)
         )
-        self.parameters = self.trainer.parameters()
+        self.trained_parameters = self.trainer.trained_parameters()
 
     async def step(self, groups, update, *, streamed):
         return self.trainer.step(groups, update, streamed)

@@ -92,10 +92,11 @@ class _Float32Product(torch.autograd.Function):
         return torch.mm(rows.squeeze(0), matrix.t(), out_dtype=torch.float32)[None]
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         rows, matrix = ctx.saved_tensors
         slope = gradient.squeeze(0).to(rows.dtype)
-        return torch.mm(slope, matrix)[None], torch.mm(slope.t(), rows.squeeze(0))
+        of_matrix = torch.mm(slope.t(), rows.squeeze(0)) if ctx.needs_input_grad[1] else None  # frozen under adapters
+        return torch.mm(slope, matrix)[None], of_matrix
 
 
 class _Logprobs(torch.autograd.Function):

@@ -5,9 +5,10 @@ The model is built without memory, its parameters are laid out over the ranks, a
 safetensors files the slices that it holds: no rank ever has the whole model (`from_pretrained` with a
 `DistributedConfig`; the tensor-parallel plan is the model's own).
 
-Weights are kept in float32 whatever the job's dtype is: at learning rates of RL an update is smaller than bfloat16 can
-add to a weight. With dtype bfloat16 FSDP gathers a layer's weights in bfloat16 and sums gradients in float32, also on
-one rank; with float16 everything is computed in float32, because float16 gradients would need loss scaling.
+Weights are kept in float32 whatever the job's dtype is, unless they are frozen under adapters: at learning rates of RL
+an update is smaller than bfloat16 can add to a weight. With dtype bfloat16 FSDP gathers a layer's weights in bfloat16
+and sums gradients in float32, also on one rank; with float16 everything is computed in float32, because float16
+gradients would need loss scaling.
 
 transformers' own checkpointing acts in training mode only, and policies are in evaluation mode (dropout would make the
 update off-policy); so layers are wrapped here. Switches turn both on and off between steps: kinds of round differ.
@@ -22,6 +23,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,7 +37,7 @@ from transformers.utils.logging import disable_progress_bar
 from ....plans.facts.executable import family_fault, update_faults
 from ....plans.facts.model_shape import shape_from_config
 from ....plans.schema.job import pretrained
-from ....plans.schema.levers import UpdateLayout
+from ....plans.schema.levers import LoraSpec, UpdateLayout
 from .attention import VARLEN
 from .chunked_head import float32_head
 from .rank_mesh import RankMesh
@@ -74,7 +76,12 @@ def transformer_layers(model: Any) -> list[torch.nn.Module]:
 
 
 def load_policy(
-    path: str, dtype: str, device: torch.device, mesh: RankMesh | None = None, head_dtype: str | None = None
+    path: str,
+    dtype: str,
+    device: torch.device,
+    mesh: RankMesh | None = None,
+    head_dtype: str | None = None,
+    lora: LoraSpec | None = None,
 ) -> torch.nn.Module:
     """The policy with float32 weights, sharded over the ranks of `mesh`, in evaluation mode: dropout would make the
     update off-policy.
@@ -84,14 +91,16 @@ def load_policy(
         dtype: what the job computes in: float32, bfloat16 or float16.
         mesh: this rank's place; None: one rank without a process group, which computes in float32.
         head_dtype: float32: the head's logits are float32 whatever the dtype; None: they are of the dtype.
+        lora: adapters that are to be trained (adapters.py), whose weights are kept in the type that is computed in.
 
     Raises ValueError for a model of a family that is not supported (plans/facts/executable.py), and for ranks that
     cannot share it.
     """
     mesh = mesh or RankMesh()
-    _check(path, mesh)
+    _check(path, mesh, lora)
     name, revision = pretrained(path)
-    options = {"dtype": torch.float32, "attn_implementation": VARLEN, **revision}
+    frozen = lora is not None and dtype == "bfloat16"
+    options = {"dtype": torch.bfloat16 if frozen else torch.float32, "attn_implementation": VARLEN, **revision}
     _quiet()
     if device.type == "cuda":
         os.environ["LOCAL_RANK"] = str(device.index)  # transformers chooses the GPU by it
@@ -121,11 +130,12 @@ def config_of(path: str) -> Any:
     return AutoConfig.from_pretrained(name, **revision)
 
 
-def _check(path: str, mesh: RankMesh) -> None:
+def _check(path: str, mesh: RankMesh, lora: LoraSpec | None) -> None:
     """Refuse what transformers would load all the same, and what would fail or train something else later."""
     shape = shape_from_config(config_of(path).to_dict())
     if shape is None:
         raise ValueError(f"the config of {path} states no attention heads; this model cannot be trained")
+    shape = replace(shape, lora=lora)
     layout = UpdateLayout(dp=mesh.dp, tp=mesh.tp, sp=mesh.sp, state_copies=mesh.state_copies, micro_batch_tokens=1)
     faults = [f"{key} {fault}" for key, fault in update_faults(layout, shape)]
     if fault := family_fault(shape):

@@ -122,8 +122,9 @@ PARTIAL = "replicated_with_grad_allreduce"  # transformers' name in a model's `t
 class PartialGradients:
     """The parameters of a model whose gradients are partial on each tensor-parallel rank, or in each copy."""
 
-    def __init__(self, model: Any, mesh: RankMesh) -> None:
+    def __init__(self, model: Any, mesh: RankMesh, adapters: bool = False) -> None:
         self._model, self._group, self._copies = model, mesh.tensor_group, mesh.copies_group
+        self._adapters = adapters and mesh.ranks > 1
         self._modules: list[torch.nn.Module] = []
         if self._group is None:
             return
@@ -135,14 +136,23 @@ class PartialGradients:
                 self._modules.append(module)
 
     def sum(self) -> None:
-        """Add up the gradients of this step over copies and tensor-parallel ranks (collective)."""
+        """Add up the gradients of this step over copies and tensor-parallel ranks, and those of adapters, of which each
+        rank has all, over all ranks (collective)."""
+        if self._adapters:
+            gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+            _sum_together(gradients, None)
+            return
         if self._copies is not None:
             for parameter in self._model.parameters():
                 dist.all_reduce(local(parameter.grad), group=self._copies)
         parts = [local(p.grad) for module in self._modules for p in module.parameters() if p.grad is not None]
-        if not parts:
-            return
-        whole = torch.cat([part.flatten() for part in parts])
-        dist.all_reduce(whole, group=self._group)
-        for part, total in zip(parts, whole.split([part.numel() for part in parts]), strict=True):
-            part.copy_(total.view_as(part))
+        if parts:
+            _sum_together(parts, self._group)
+
+
+def _sum_together(parts: list[torch.Tensor], group: dist.ProcessGroup | None) -> None:
+    """Add up tensors over the ranks of a group (None: all) in one collective."""
+    whole = torch.cat([part.flatten() for part in parts])
+    dist.all_reduce(whole, group=group)
+    for part, total in zip(parts, whole.split([part.numel() for part in parts]), strict=True):
+        part.copy_(total.view_as(part))

@@ -17,7 +17,7 @@ class OneRank:
 
     def __init__(self, trainer=None, written=None):
         self.trainer, self.written = trainer, written
-        self.parameters = 1 if trainer is None else trainer.parameters()
+        self.trained_parameters = 1 if trainer is None else trainer.trained_parameters()
 
     async def stage(self):
         return 0 if self.trainer is None else self.trainer.stage()

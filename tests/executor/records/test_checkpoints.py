@@ -32,7 +32,7 @@ from ...full_disk import full_disk
 class Trainer:
     """Keeps one number; writes it as a trainer's ranks write their parts."""
 
-    parameters = 1000
+    trained_parameters = 1000
 
     def __init__(self, value=0, fails=False):
         self.value, self.fails = value, fails

@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 
 from rlplan.executor.records import model_export
 from rlplan.executor.records.checkpoints import checkpoints, held
-from rlplan.executor.records.model_export import export_model, starting_weights
+from rlplan.executor.records.model_export import export_model
 from rlplan.executor.records.run_checkpoints import RunCheckpoints, Saving
+from rlplan.executor.records.warm_start import starting_weights
 from rlplan.plans.schema.job import JobPaths
 from rlplan.plans.yaml.errors import InputError, RunFailed
 

@@ -80,6 +80,9 @@ def test_a_rank_hands_on_to_the_trainer_that_it_constructs(monkeypatch):
         def parameters(self):
             return 12.0
 
+        def trained_parameters(self):
+            return 5.0
+
         pairs = 0.5
 
         def __getattr__(self, name):
@@ -89,7 +92,7 @@ def test_a_rank_hands_on_to_the_trainer_that_it_constructs(monkeypatch):
     rank = TrainerRank(CONFIG, 2)
     with pytest.raises(AssertionError, match="step before construct"):
         rank.step([])
-    assert rank.construct("tcp://here:1") == (12, 0.5) and made == [(CONFIG, 2, "tcp://here:1")]
+    assert rank.construct("tcp://here:1") == (12, 5, 0.5) and made == [(CONFIG, 2, "tcp://here:1")]
     for name in TRAINER_METHODS:
         assert callable(getattr(Trainer, name)) and getattr(rank, name)(1, 2) == (name, (1, 2))
     assert int(rank.meeting_point().rpartition(":")[2]) > 0 and rank.pid() > 0

@@ -29,6 +29,7 @@ from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, Upda
 from rlplan.executor.trainer.trainer_rank import Trainer
 from rlplan.executor.weights.transfer import VERSION_KEY, tensor_checksum
 from rlplan.plans.schema.algorithm import Algorithm
+from rlplan.plans.schema.levers import LoraSpec
 
 VOCABULARY = 50  # dp 2 x tp 2 do not divide it: shards are padded
 SAMPLES = 3
@@ -36,8 +37,9 @@ LONGEST = 90
 TEMPERATURE = 0.7
 DIVISORS = Divisors(samples=14.0, tokens=333.0, max_response_tokens=LONGEST)
 RANK_DEADLINE_S = 240
-CONFIG = ("dtype", "head_dtype", "compile", "ranks", "tp", "sp", "state_copies", "logprob_limits")
+CONFIG = ("dtype", "head_dtype", "compile", "ranks", "tp", "sp", "state_copies", "logprob_limits", "lora")
 Groups = list[list[TrainSample]]
+LORA = LoraSpec(rank=4, alpha=12)  # a scale that is no power of two
 
 SHAPE = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -482,6 +484,8 @@ LAYOUTS["dp 2 tp 2"] = {"ranks": 4, "tp": 2}
 LAYOUTS["dp 4, two copies"] = {"ranks": 4, "state_copies": 2}
 LAYOUTS["dp 2, two copies"] = {"ranks": 2, "state_copies": 2}
 LAYOUTS["dp 2 sp 2, two copies"] = {"ranks": 4, "sp": 2, "state_copies": 2}
+LAYOUTS["dp 2 sp 2, adapters"] = {"ranks": 4, "sp": 2, "lora": LORA}
+LAYOUTS["dp 2, two copies, adapters"] = {"ranks": 2, "state_copies": 2, "lora": LORA}
 LAYOUTS["dp 4 tp 2, two copies"] = {"ranks": 8, "tp": 2, "state_copies": 2}
 ALGORITHMS = {
     "sp 2": {"name": "gspo", "clip_low": 0.02, "clip_high": 0.02, "dual_clip": 1.1, "entropy_bonus": 0.01},
@@ -516,7 +520,7 @@ def several_ranks(model, folder, prompts, layout, start=None):
 
 
 def of_layout(model, layout, **where):
-    return new_trainer(model, **ALGORITHMS.get(layout, {}), **where)
+    return new_trainer(model, **ALGORITHMS.get(layout, {}), **({"lora": LAYOUTS[layout].get("lora")} | where))
 
 
 def groups_of_step(prompts, number):
@@ -563,6 +567,8 @@ def run_rank(model, folder, prompts, layout, rank):
         ("qwen3_moe", "sp 2", 5),
         ("qwen3", "dp 2 tp 2", 5),
         ("qwen3", "dp 4, two copies", 5),
+        ("qwen2", "dp 2 sp 2, adapters", 5),
+        pytest.param("qwen3_moe", "dp 2, two copies, adapters", 1, marks=pytest.mark.search),
         pytest.param("qwen2", "dp 2, two copies", 1, marks=pytest.mark.search),
         pytest.param("qwen3_moe", "dp 2 sp 2, two copies", 5, marks=pytest.mark.search),
         pytest.param("qwen3", "dp 4 tp 2, two copies", 5, marks=pytest.mark.search),

@@ -15,6 +15,11 @@ from rlplan.frameworks.exports.export_plan import EXPORTS, export_plan
 from rlplan.frameworks.keys.key_table import key_table
 from rlplan.frameworks.readers.read_setup import read_setup
 from rlplan.plans.schema.algorithm import Algorithm, ImportanceSampling
+from rlplan.plans.schema.job import Job
+from rlplan.plans.schema.levers import LoraSpec
+from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.yaml_io import loads
+from rlplan.profiles.library.imported import imported_job
 
 EXAMPLES = Path(rlplan.__file__).parent / "plans" / "examples"
 PLANS = ("cpu-demo", "math-32b")
@@ -201,6 +206,40 @@ def test_importance_weights_are_exported_for_bfloat16_on_gpus(tmp_path, framewor
         decisions = EXPORTS[framework](ExportDraft(framework, source=replace(source, job=job))).decisions
         told.append([each.value for each in decisions if each.decision == "algorithm.importance_sampling"])
     assert told[0] and told[0] != told[1]
+
+
+ADAPTERS = {
+    "verl": {
+        "actor_rollout_ref.model.lora_rank": 32, "actor_rollout_ref.model.lora_alpha": 64,
+        "actor_rollout_ref.model.target_modules": ["q_proj"], "actor_rollout_ref.model.lora.merge": False,
+    },
+    "trl": {"use_peft": True, "lora_r": 32, "lora_alpha": 64, "lora_target_modules": ["q_proj"], "lora_dropout": 0.0},
+    "skyrl": {"trainer.policy.model.lora.rank": 32, "trainer.policy.model.lora.target_modules": ["q_proj"]},
+    "openrlhf": {"--ds.lora.rank": 32, "--ds.lora.alpha": 64, "--ds.lora.target_modules": ["q_proj"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", EXPORTS)
+def test_adapters_are_exported_and_read_back_or_refused(tmp_path, framework):
+    source = ExportSource.read(EXAMPLES / "math-32b.yaml", tmp_path)
+    lora = LoraSpec(rank=32, alpha=64, target_modules=("q_proj",), sent="adapter")
+    job = source.job.model_copy(update={"model": source.job.model.model_copy(update={"lora": lora})})
+    draft = ExportDraft(framework, source=replace(source, job=job))
+    if framework not in ADAPTERS:
+        with pytest.raises(InputError, match=rf"model.lora: {framework} trains no adapters; export to verl"):
+            EXPORTS[framework](draft)
+        return
+    export = EXPORTS[framework](draft)
+    assert {key: export.settings[key] for key in ADAPTERS[framework]} == ADAPTERS[framework]
+    (told,) = [each.status for each in export.decisions if each.decision == "model.lora.sent"] or ["mapped"]
+    assert (told == "approximated") == (framework in ("trl", "openrlhf")), "who sends merged weights only says so"
+    file = "grpo.yaml" if framework == "trl" else "run.sh"
+    setup = read_setup(written(tmp_path, export) / file, framework)
+    text = imported_job(setup, None, None, tmp_path).documents.files["job.yaml"]
+    assert loads(text, Job).model.lora == lora.model_copy(update={"sent": "merged"})
+    if framework == "trl":
+        assert "peft_config=get_peft_config(model)" in export.files["train.py"]
+        ast.parse(export.files["train.py"])
 
 
 def test_megatron_gets_a_tp_that_fits(tmp_path):

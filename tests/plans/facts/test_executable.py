@@ -14,7 +14,7 @@ from rlplan.plans.facts.executable import (
     unsupported_in_groups,
 )
 from rlplan.plans.facts.model_shape import ModelShape
-from rlplan.plans.schema.levers import UpdateLayout
+from rlplan.plans.schema.levers import LoraSpec, UpdateLayout
 from rlplan.plans.schema.plan import Plan
 
 from ...golden import cases_in, compact, same_as_golden
@@ -24,6 +24,10 @@ from ..conftest import PLAN_TEXT, plain, with_values
 SHAPES = {
     "dense": ModelShape("qwen2", heads=28, kv_heads=4, vocab=152_064, intermediate=18_944, experts=0),
     "sparse": ModelShape("qwen3_moe", heads=32, kv_heads=4, vocab=151_936, intermediate=768, experts=128),
+    "adapted": ModelShape("qwen2", 28, 4, 152_064, 18_944, 0, LoraSpec(rank=8, alpha=16)),
+    "adapted experts": ModelShape(
+        "qwen3_moe", 32, 4, 151_936, 768, 128, LoraSpec(rank=8, alpha=16, target_modules=("q_proj", "up_proj"))
+    ),
     "unknown": None,
 }
 ONE_RANK = {f"job.rounds.{kind}.train.{key}": 1 for kind in ("short", "long") for key in ("dp", "tp")}

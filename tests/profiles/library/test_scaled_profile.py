@@ -12,12 +12,13 @@ from rlplan.planner.choose.cost_error import rollout_error, update_error
 from rlplan.planner.costs.update_costs import train_cost_in
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.schema.job import EngineSpec, JobPaths, load_job
-from rlplan.plans.schema.levers import EngineLayout
+from rlplan.plans.schema.levers import EngineLayout, LoraSpec
 from rlplan.plans.yaml.errors import InputError
 from rlplan.plans.yaml.yaml_io import dump, loads
 from rlplan.profiles.hardware import GPUS
 from rlplan.profiles.laws.measured_fit import MEAN_OVER_DEVIATION
 from rlplan.profiles.laws.rank_memory import token_bytes
+from rlplan.profiles.laws.train_layouts import fitted_memory, physics_of
 from rlplan.profiles.library import MODEL_NAMES, library_names, library_profile
 from rlplan.profiles.library.fitness import other_model, unfit
 from rlplan.profiles.library.scaled_profile import SCALED_ERROR, priced_as
@@ -278,3 +279,51 @@ def test_a_profile_measured_on_another_model_is_refused_for_good(tmp_path):
     (fault,) = unfit(of_same, job, paths, [])
     assert (fault.rule, fault.forcible) == ("profile-of-earlier-job", True)
     assert priced_as(profile, job, folder) is profile
+
+
+def adapted(job, **lora):
+    return job.model_copy(update={"model": job.model.model_copy(update={"lora": LoraSpec(**lora)})})
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_adapters_save_a_pass_of_operations_and_the_weights_states(job, recompute):
+    plain = library_profile("H100", "Qwen2.5-7B")
+    job = of(job, "Qwen/Qwen2.5-7B")
+    tuned = priced_as(plain, adapted(job, rank=32, alpha=64), None)
+    layout = update_layout(8, recompute=recompute)
+    rank, a = 32, plain.train_law.shape
+    # Matrices of a layer: q and o 3584 x 3584, k and v 3584 x 512, three of 3584 x 18944.
+    wanted = rank * 28 * (4 * 3584 + 2 * (3584 + 512) + 3 * (3584 + 18944))
+    assert tuned.adapters.parameters == tuned.train_law.adapters.parameters == wanted < 0.011 * a.parameters
+    passes = 3 + (recompute == "full")
+    laws = [replaced(profile.train_law) for profile in (plain, tuned)]
+    flops = [physics_of(law).token_s(layout, policy_loss=False) for law in laws]
+    share = ((passes - 1) * a.common_parameters + passes * wanted) / (passes * a.common_parameters)
+    assert flops[1] / flops[0] == pytest.approx(share, rel=0.02) and share == pytest.approx(1 - 1 / passes, abs=0.012)
+    weights, adapters = (fitted_memory(profile.train_law, layout) for profile in (plain, tuned))
+    assert adapters.kept["trainer_optimizer"] == pytest.approx(
+        8 * wanted * plain.train_law.memory_factors["rest"], rel=0.1
+    )
+    assert adapters.kept["trainer_parameters"] < weights.kept["trainer_parameters"], "frozen weights are bfloat16"
+    assert "trainer_unsharded_gradients" not in adapters.moments["backward"]
+    assert train_cost_in(tuned, layout).step_s < train_cost_in(plain, layout).step_s
+
+
+def replaced(law):
+    """The law where nothing but products takes time."""
+    return law.model_copy(update={"factors": {**law.factors, "elements": 0.0, "exchange": 0.0}})
+
+
+def test_a_corrected_profile_is_of_its_own_adapters_alone(job):
+    plain, job = library_profile("H100", "Qwen2.5-7B"), of(job, "Qwen/Qwen2.5-7B")
+    merged, alone = (priced_as(plain, adapted(job, rank=8, alpha=8, sent=sent), None) for sent in ("merged", "adapter"))
+    assert merged.rollout == plain.rollout and merged.sent_bytes(2) == plain.sent_bytes(2) == 2 * plain.model_parameters
+    assert alone.sent_bytes(2) == 4 * alone.adapters.parameters < 0.01 * plain.sent_bytes(2)
+    # Nothing but adapters crosses from a pool to another; each rank reads the weights of its node.
+    assert all(a.sync_apart.p50 < p.sync_apart.p50 for a, p in zip(alone.rollout, plain.rollout, strict=True))
+    # What a run corrected is kept with its adapters, and is of no other job.
+    kept = loads(dump(alone), Profile)
+    assert priced_as(kept, adapted(job, rank=8, alpha=8, sent="adapter"), None) is kept
+    for other in (job, adapted(job, rank=4, alpha=8, sent="adapter")):
+        with pytest.raises(InputError, match=r"are of adapters of rank 8, and the job's model.lora says another thing"):
+            priced_as(kept, other, None)
