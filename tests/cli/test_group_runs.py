@@ -115,7 +115,8 @@ def driver(runs, monkeypatch):
         assert (out, path, ended) == (runs, plan, set())
         return SimpleNamespace(groups={}, sha256=made.wanted["sha256"], rows=lambda: [MOVE])
 
-    monkeypatch.setattr("rlplan.traces.groups.groups_status.driver_runs", lambda out: made.runs)
+    for module in ("groups.groups_status", "run_log"):
+        monkeypatch.setattr(f"rlplan.traces.{module}.driver_runs", lambda out: made.runs)
     monkeypatch.setattr("rlplan.executor.groups.group_change.planned_change", planned_change)
     monkeypatch.setattr(apply.uuid, "uuid4", lambda: SimpleNamespace(hex="r"))
     monkeypatch.setattr(apply.time, "sleep", made.look)
