@@ -148,8 +148,9 @@ def apply_to_run(plan: Path, out: Path, dry_run: bool = False, timeout: float | 
     from .shared.findings import memory_findings, must_fit_memory
 
     must_fit_memory(memory_findings(plan))
-    placement_of(prepare([plan], out, resume=True))
-    change = plan_change(out, plan)
+    (asked,) = prepare([plan], out, resume=True)
+    placement_of([asked])
+    change = plan_change(out, asked.text, asked.plan)
     result: dict[str, Any] = {"plan": str(plan), "state": "in force", "changes": {}}
     if change is None:
         return result

@@ -195,12 +195,15 @@ def execute_command(
         raise InputError("--group is for a plan of groups; leave it out", str(plans[0]))
 
     from ..executor.execute import execute
-    from ..executor.prepare import Options, history_of, placement_of, prepare
+    from ..executor.prepare import Options, history_of, in_force, placement_of, prepare
     from .screens.live import LiveView
     from .shared.findings import memory_findings, must_fit_memory, with_findings
     from .shared.output import share
 
     try:
+        if resume and len(plans) == 1 and (now := in_force(plans[0], out)) != plans[0]:
+            plans = (now,)
+            click.echo(f"{out} goes by {now} by now, and is resumed by that", err=True)
         with share("execute") as update:
             executions = prepare(plans, out, resume, update)
         remembered = None if history is None else history_of(history, executions, resume)

@@ -17,7 +17,7 @@ import click
 
 from ..plans.phrases.numbers import MATTERS, count, deviation, deviation_text, percent, seconds, times
 from ..plans.phrases.sentences import PHASE_NAMES, one_line
-from ..plans.yaml.errors import InputError, RunFailed
+from ..plans.yaml.errors import Infeasible, InputError, RunFailed
 from .shared.options import force_option
 
 if TYPE_CHECKING:
@@ -103,25 +103,29 @@ def tune_command(
         return _tune_groups(run_path, plan_path, out, overwrite, as_json)
 
     if every is not None:
-        once = partial(_tune_once, run_path, plan_path, None, seed, last, True, yes, True, as_json)
+        if out is not None:
+            raise InputError("--out is for one plan, and --every writes several; leave it out", str(out))
+        once = partial(_tune_once, run_path, plan_path, None, seed, last, True, yes, overwrite, as_json)
         return _tune_until_end(run_path, every, once)
     return _tune_once(run_path, plan_path, out, seed, last, applies, yes, overwrite, as_json)
 
 
 def _tune_until_end(run_path: Path, every: int, once: Callable[[], int]) -> int:
     """Tune after every so many steps of a run, until it ends."""
-    from ..traces.run_log import driver_runs, load_run
+    from ..traces.run_log import TRACE, TraceTail, driver_runs
+
+    tail = TraceTail(run_path / TRACE)
 
     def done() -> int:
-        steps = load_run(run_path).log.steps
-        return steps[-1].step if steps else 0
+        tail.more()
+        return tail.log.steps[-1].step if tail.log.steps else 0
 
     at = done()
     while driver_runs(run_path):
         if done() >= at + every:
             try:
                 once()
-            except (InputError, RunFailed) as failure:
+            except (InputError, RunFailed, Infeasible) as failure:
                 click.echo(f"not tuned after step {done()}: {failure}", err=True)
             at = done()
         time.sleep(LOOK_S)
@@ -145,10 +149,18 @@ def _tune_once(
     from ..planner.tune.executed_run import load_executed
     from ..planner.tune.tune import tune
     from ..planner.what_if import load_documents
+    from ..plans.yaml.yaml_io import sha256_file
+    from ..traces.run_log import PLAN_COPY
     from .shared.output import must_be_file, share
 
     run = load_executed(run_path)
     executed_path = _executed(run, plan_path)
+    if applies and sha256_file(executed_path) != sha256_file(run.plan_copy):
+        raise InputError(
+            f"is not the plan that {run_path} goes by (a copy is {PLAN_COPY} in it); put that back, or tune without "
+            "--apply",
+            str(executed_path),
+        )
     force_path = plan_path or executed_path
     out = out or _tuned_name(force_path)
     inputs = plan_inputs(executed_path)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import psutil  # of the executor's extra: without it the command ends here, before it looks at any folder
 
-from ..plans.yaml.errors import InputError, RunFailed
+from ..traces.groups.groups_folder import requests
 from .prepare import Execution, Options, PlanSwitch
 from .processes.host import cluster_address
 from .records.execution_folder import check_folder, run_lock
-from .records.plan_changes import PlanRefusal, must_be_same_job, plan_change
+from .records.plan_changes import PlanRefusal, must_be_same_job
 
 if TYPE_CHECKING:
     from .groups.member_task import MemberTask
@@ -46,25 +46,27 @@ def execute(
             check_folder(execution.run_dir, options.resume)
             if options.resume:
                 must_be_same_job(execution.run_dir, execution.plan_path, execution.checked)
-        from .session import run_session  # here, since it imports Ray and torch
+        from .session import NotStarted, run_session  # here, since it imports Ray and torch
 
+        for execution in executions:  # what nobody waits for any more
+            for request in requests(execution.run_dir):
+                request.unlink(missing_ok=True)
         began_s = psutil.Process().create_time()
-        before: tuple[Sequence[Execution], PlanSwitch] | None = None
+        switch: PlanSwitch | None = None
         refusal: PlanRefusal | None = None
         while True:
             try:
                 ended = asyncio.run(run_session(executions, options, watcher, member, began_s, refusal))
-            except (InputError, RunFailed) as failure:
-                if before is None or plan_change(executions[0].run_dir, executions[0].plan_path) is None:
-                    raise
-                # The run could not be started by the plan that it was asked to go on by: it goes on as it was.
-                executions, switch = before
+            except NotStarted as failure:
+                if switch is None:
+                    raise failure.reason from None
+                # It cannot be started by the plan that it was asked to go on by: it goes on as it was.
                 refusal = PlanRefusal(switch.request_id, str(switch.execution.plan_path), str(failure))
-                before, began_s = None, time.time()
+                executions, switch, began_s = [switch.running], None, time.time()
                 watcher.plan_changed(executions[0].name, executions[0].plan)
                 continue
             if isinstance(ended, bool):
                 return ended
-            before, executions = (executions, ended), [ended.execution]
+            switch, executions = ended, [ended.execution]
             options, began_s, refusal = replace(options, resume=True, history=None), time.time(), None
             watcher.plan_changed(executions[0].name, executions[0].plan)

@@ -20,11 +20,11 @@ from ..plans.schema.cluster import Pool
 from ..plans.schema.job import missing_files
 from ..plans.schema.plan import Plan, load_plan
 from ..plans.yaml.errors import ErrorCollector, InputError
-from ..plans.yaml.yaml_io import error_at
+from ..plans.yaml.yaml_io import error_at, read_text
 from .drafts.history_store import saved_history
 from .placement.run_placement import DoesNotFit, Placement, run_placement
 from .records.execution_folder import check_folder
-from .records.plan_changes import must_be_same_job, run_name
+from .records.plan_changes import must_be_same_job, plan_in_force, run_name, was_replaced
 from .records.trackers import TrackerName
 
 SHARED: tuple[tuple[str, ...], ...] = (
@@ -45,6 +45,8 @@ class Execution:
     plan_path: Path
     run_dir: Path
     checked: CheckedPlan
+    text: bytes = b""
+    """Of the plan's file, as it was when it was read."""
 
     @property
     def plan(self) -> Plan:
@@ -70,9 +72,11 @@ class Execution:
 
 
 class PlanSwitch(NamedTuple):
-    """A plan by which a run is to go on with other engines or trainers, and the request that asked for it."""
+    """A plan by which a run is to go on with other engines or trainers, in place of that of `running`, and the request
+    that asked for it."""
 
     execution: Execution
+    running: Execution
     request_id: str
 
 
@@ -123,9 +127,8 @@ def prepare(
     if len(set(stems)) != len(stems):
         raise InputError("two plans have the same file name, which names their runs; rename one", str(plan_paths[0]))
     faults = ErrorCollector()
-    prepared = [
-        _prepared(path, out if len(plan_paths) == 1 else out / path.stem, resume, faults) for path in plan_paths
-    ]
+    alone = len(plan_paths) == 1
+    prepared = [_prepared(path, out if alone else out / path.stem, resume, alone, faults) for path in plan_paths]
     faults.raise_any()
     executions = [execution for execution in prepared if execution is not None]
     first = executions[0]
@@ -147,8 +150,16 @@ def prepare(
     return executions
 
 
-def _prepared(path: Path, run_dir: Path, resume: bool, faults: ErrorCollector) -> Execution | None:
-    """The plan at `path` as it is to run in `run_dir`; None, with all faults of plan and folder in `faults`."""
+def in_force(plan_path: Path, run_dir: Path) -> Path:
+    """The plan by which the run in `run_dir` is to be resumed if the one at `plan_path` is given: that one, or the one
+    that took its place since, so that a scheduler's command line undoes no change. Raises InputError."""
+    return plan_in_force(run_dir) if was_replaced(run_dir, plan_path) else plan_path
+
+
+def _prepared(path: Path, run_dir: Path, resume: bool, alone: bool, faults: ErrorCollector) -> Execution | None:
+    """The plan at `path` as it is to run in `run_dir`, `alone` or in turns; None, with all faults of plan and folder in
+    `faults`."""
+    text = faults.try_read(lambda: read_text(path)) or ""
     plan = faults.try_read(lambda: load_plan(path))
     checked = faults.try_read(lambda: open_plan(path)) if plan is not None else None
     faults.try_read(lambda: check_folder(run_dir, resume))
@@ -160,7 +171,8 @@ def _prepared(path: Path, run_dir: Path, resume: bool, faults: ErrorCollector) -
         faults.errors.append(error_at(path, loc, f"{'.'.join(map(str, loc))}: {fault}; {remedy}"))
     if checked is None:
         return None
-    execution = Execution((resume and run_name(run_dir)) or path.stem, path, run_dir, checked)
+    name = (run_name(run_dir) if resume and alone else None) or path.stem
+    execution = Execution(name, path, run_dir, checked, text.encode())
     if resume and not faults.errors:
         faults.try_read(lambda: must_be_same_job(run_dir, path, checked))
     return execution

@@ -35,7 +35,7 @@ from .engines.fleet import Fleet
 from .groups.member_phases import MemberPhases, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
 from .records.checkpoints import load_checkpoint
-from .records.plan_changes import PlanChange, keep_both_plans
+from .records.plan_changes import PlanChange, put_in_force, stage_plan
 from .records.run_checkpoints import RunCheckpoints, Saving
 from .records.run_record import DriftWatch, Recorder
 from .records.sample_keeper import SampleKeeper, ended_samples
@@ -148,8 +148,9 @@ class TrainingRun:
         `plan`: its path, relative to the folder. Raises RunFailed if the disk does not take it."""
         changes = [{"key": key, "old": old, "new": new} for key, (old, new) in change.changes.items()]
         step, owed = self.step_number, self.schedule.owed
+        stage_plan(self._run_dir, change, step)
         self.event("plan", step=step, plan=plan, sha256=change.sha256, owed=owed, changes=changes)
-        keep_both_plans(self._run_dir, change, step)
+        put_in_force(self._run_dir)
         self.checkpoints.notes.append(plan_text({"step": step, "plan": plan, "owed": owed, "changes": changes}))
 
     def take_plan(self, planned: PlannedJob, planned_short_share: float | None) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..plans.phrases.numbers import count
 from ..plans.schema.job import EvaluateSpec, JobPaths, RolloutSpec
 from ..plans.schema.planned_job import PlannedJob
-from ..plans.yaml.errors import InputError
+from ..plans.yaml.errors import InputError, RunFailed
 from .configuration import Configuration, configuration, sampling_rules
 from .engines.engine_handle import EngineDied, EngineHandle
 from .engines.fleet import Fleet
@@ -34,7 +34,7 @@ from .prepare import Execution, Options, PlanSwitch, placement_of, prepare
 from .processes.actors import start_ray
 from .processes.supervision import Patience, Supervisor, together
 from .records.execution_folder import begin_folder
-from .records.plan_changes import PlanChange, PlanRefusal, plan_change
+from .records.plan_changes import PlanChange, PlanRefusal, keep_facts, plan_change
 from .records.run_checkpoints import Saving
 from .records.sample_keeper import SampleKeeper
 from .records.warm_start import starting_weights
@@ -53,6 +53,14 @@ if TYPE_CHECKING:
     from .groups.member_task import MemberTask
 
 
+class NotStarted(Exception):
+    """What executes plans could not be started, for this reason."""
+
+    def __init__(self, reason: InputError | RunFailed) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
 async def run_session(
     executions: Sequence[Execution],
     options: Options,
@@ -63,10 +71,17 @@ async def run_session(
 ) -> bool | PlanSwitch:
     """As `execute.execute`, whose folders are locked by now. `process_began_s`: when this process began, in seconds
     since the epoch. `refusal`: why the run does not go on by a plan with which it could not be started. Returns another
-    plan by which the run is to go on with other engines or trainers, if one was asked for."""
-    session = Session(executions, options, watcher, member, process_began_s)
+    plan by which the run is to go on with other engines or trainers, if one was asked for. Raises NotStarted, or
+    RunFailed once it has started."""
     try:
-        await session.start()
+        session = Session(executions, options, watcher, member, process_began_s)
+    except (InputError, RunFailed) as failure:
+        raise NotStarted(failure) from failure
+    try:
+        try:
+            await session.start()
+        except (InputError, RunFailed) as failure:
+            raise NotStarted(failure) from failure
         if refusal is not None:
             session.tell_refusal(refusal)
         return await session.take_turns()
@@ -230,8 +245,9 @@ class Session:
 
     async def _begin(self, execution: Execution, run: TrainingRun, start_s: float) -> None:
         options, home = self._options, execution.run_dir
-        change = plan_change(home, execution.plan_path) if options.resume else None
-        begin_folder(home, execution.plan_path, execution.checked.job_path, options.resume)
+        change = plan_change(home, execution.text, execution.plan) if options.resume else None
+        begin_folder(home, execution.text, options.resume)
+        keep_facts(home, execution.checked)
         process_s = round(time.time() - self._process_began_s, 3)
         plan = _beside(execution.plan_path, home)
         await run.start(
@@ -269,20 +285,27 @@ class Session:
     async def between_steps(self, run: TrainingRun) -> PlanSwitch | None:
         """Take a plan that the run was asked to go on by: in place where it has all that the plan needs, else it is
         returned. One that the run cannot go on by is refused, and the run goes on as before."""
-        execution = self._executions[0]
+        execution = next(each for each in self._executions if each.name == run.name)
         if (request := take_request(execution.run_dir)) is None:
             return None
-        try:
-            asked, change = await asyncio.to_thread(_requested, execution, request)
-        except InputError as reason:
-            self.tell_refusal(PlanRefusal(request.id, request.plan, str(reason)))
+        refused = None
+        if len(self._executions) > 1:
+            refused = "the run takes turns with others on engines that they share; stop them, and resume it alone by it"
+        elif self._member is not None:
+            refused = "the run is of a co-execution group; apply a plan of groups to that"
+        else:
+            try:
+                asked, change = await asyncio.to_thread(_requested, execution, request)
+                refused = "it is the plan in force" if change is None else None
+            except InputError as reason:
+                refused = str(reason)
+        if refused is not None:
+            self.refuse(run, PlanRefusal(request.id, request.plan, refused))
             return None
-        if change is None:
-            self.tell_refusal(PlanRefusal(request.id, request.plan, "it is the plan in force"))
-            return None
+        assert change is not None
         if not _fits_in_place(execution, asked):
             self._watcher.note(f"{run.name}: goes on by {asked.plan_path} with engines and trainers of that plan")
-            return PlanSwitch(asked, request.id)
+            return PlanSwitch(asked, execution, request.id)
         run.take_plan(asked.plan.job, asked.planned_short_share)
         run.tell_change(change, _beside(asked.plan_path, asked.run_dir))
         self._executions, self._plans[run.name] = [asked], asked.plan
@@ -292,13 +315,13 @@ class Session:
         return None
 
     def tell_refusal(self, refusal: PlanRefusal) -> None:
-        """Tell that the run does not go on by a plan that was asked for, as `turns.Plans` has it."""
-        self._watcher.note(f"{refusal.plan} is not applied: {refusal.reason}")
-        self.event("plan_refused", id=refusal.request_id, plan=refusal.plan, reason=refusal.reason)
+        """Tell that the only run does not go on by a plan that was asked for."""
+        self.refuse(self._runs[0], refusal)
 
     def refuse(self, run: TrainingRun, refusal: PlanRefusal) -> None:
-        """As `tell_refusal`."""
-        self.tell_refusal(refusal)
+        """As `turns.Plans` has it."""
+        self._watcher.note(f"{refusal.plan} is not applied: {refusal.reason}")
+        run.event("plan_refused", id=refusal.request_id, plan=refusal.plan, reason=refusal.reason)
 
     async def take_turns(self) -> bool | PlanSwitch:
         """Take the steps of all runs, as `turns.take_turns`."""
@@ -312,9 +335,7 @@ class Session:
             )  # fmt: skip
         judges: Sequence[EngineHandle] = () if self._judge is None else self._judge.engines
         leaving = Leaving(self._placer, self._fleet, self._runs, judges)
-        # Plans that take turns share engines, and a group's driver looks after the plans of its members.
-        plans = self if len(self._runs) == 1 and self._member is None else None
-        return await take_turns(self._runs, options, self._watcher, leaving, speed, plans)
+        return await take_turns(self._runs, options, self._watcher, leaving, speed, self)
 
     async def close(self) -> None:
         """End all parts; what is left of the group's devices is free then."""
@@ -340,7 +361,7 @@ def _requested(running: Execution, request: MoveRequest) -> tuple[Execution, Pla
     path = Path(request.plan)
     (asked,) = prepare([path], running.run_dir, resume=True)
     placement_of([asked])
-    change = plan_change(running.run_dir, path)
+    change = plan_change(running.run_dir, asked.text, asked.plan)
     if change is not None and change.sha256 != request.sha256:
         raise InputError("changed after it was applied; apply it again", str(path))
     return asked, change
@@ -352,11 +373,14 @@ def _fits_in_place(running: Execution, asked: Execution) -> bool:
 
     def started(plan: PlannedJob) -> set[tuple[Any, ...]]:
         rounds = [each for each in (plan.rounds.short, plan.rounds.long) if each is not None]
-        return {(each.layouts, each.train, each.hand_over, each.tail) for each in rounds}
+        return {(each.rollout.pool, each.layouts, each.train, each.hand_over, each.tail) for each in rounds}
 
     before, after = _configuration([running]), _configuration([asked])
     parts = [(each.fleet, each.rewards, each.judge, each.trainers) for each in (before, after)]
-    documents = [(each.checked.job, each.checked.cluster, each.plan.job.placement) for each in (running, asked)]
+    documents = [
+        (each.checked.job, each.checked.paths, each.checked.cluster, each.plan.job.placement)
+        for each in (running, asked)
+    ]
     same = parts[0] == parts[1] and documents[0] == documents[1]
     return same and started(asked.plan.job) <= started(running.plan.job)
 

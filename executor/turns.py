@@ -126,10 +126,13 @@ async def take_turns(
                 if switch is not None and plans is not None:
                     (run,) = runs
                     await run.checkpoint()
+                    await run.checkpoints.model_written()
                     tell_faults(run, watcher)
-                    if run.checkpoint_fault is None:
+                    if run.checkpoint_fault is None and not stop.at_round_end.is_set():
                         return switch
-                    reason = f"no checkpoint could be written: {run.checkpoint_fault}"
+                    reason = "the run was stopped"
+                    if run.checkpoint_fault is not None:
+                        reason = f"no checkpoint could be written: {run.checkpoint_fault}"
                     plans.refuse(run, PlanRefusal(switch.request_id, str(switch.execution.plan_path), reason))
                     continue
                 for run in runs:
@@ -194,7 +197,7 @@ async def _until(
             if leaving is not None and not stop.at_round_end.is_set():
                 await leaving.between_steps(watcher.note)
             switch = None
-            if plans is not None and not stop.at_round_end.is_set():
+            if plans is not None and not stop.at_round_end.is_set() and not _done(run, options):
                 switch = await plans.between_steps(run)
             tell_faults(run, watcher)
             if switch is not None:

@@ -231,7 +231,9 @@ def _speed_factors(run: Run) -> dict[str, float] | None:
     measured = [
         event
         for event in run.log.events
-        if event["event"] == "speed" and all(is_factor(event.get(phase)) for phase in SPEED_PHASES)
+        if event["event"] == "speed"
+        and int(event.get("step") or 0) >= run.log.plan_from
+        and all(is_factor(event.get(phase)) for phase in SPEED_PHASES)
     ]
     return {phase: statistics.fmean(e[phase] for e in measured) for phase in SPEED_PHASES} if measured else None
 

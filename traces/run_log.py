@@ -29,7 +29,7 @@ from .trace_events import TYPES, Balanced, DamagedEvent, Drafts, Sample, StepEve
 
 TRACE = "trace.jsonl"
 PLAN_COPY = "plan.yaml"
-"""Files of a run's folder: its trace, and a copy of the plan that it was started with."""
+"""Files of a run's folder: its trace, and a copy of the plan in force."""
 
 LOCK = ".lock"
 """The file whose lock the driver of a run, or of groups, holds (executor/records/execution_folder.py)."""

@@ -6,6 +6,7 @@ The running plan is the copy in the folder of the groups.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -111,11 +112,14 @@ def take_request(out: Path) -> MoveRequest | None:
     """Take the oldest request out of a folder; None: there is none that can be read."""
     for path in requests(out):
         try:
-            text = path.read_text(encoding="utf-8")
+            text, owner = path.read_text(encoding="utf-8"), path.stat().st_uid
             path.unlink()
-            return MoveRequest(**json.loads(text))
+            request = MoveRequest(**json.loads(text))
         except (OSError, ValueError, TypeError):
             continue
+        # A plan leads to a job's code, which runs as the driver's user.
+        if owner == os.getuid() and all(isinstance(value, str) for value in vars(request).values()):
+            return request
     return None
 
 

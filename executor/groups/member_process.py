@@ -19,9 +19,11 @@ from typing import Any
 
 from ...plans.schema.plan import Plan
 from ...plans.yaml.errors import InputError, RunFailed
+from ...traces.run_log import PLAN_COPY
 from ...traces.trace_events import Step
 from ..execute import execute
-from ..prepare import Options, prepare
+from ..prepare import Execution, Options, prepare
+from ..records.plan_changes import plan_change
 from ..rollout.round_samples import Progress
 from .member_task import BAD_INPUT, DONE, FAILED, STOPPED, MemberTask
 
@@ -53,6 +55,16 @@ class LinePrinter:
         _print("note", text=f"{name} goes on by another plan")
 
 
+def _must_be_as_planned(execution: Execution, resume: bool) -> None:
+    """Raise InputError for a plan that was edited since the job was started: its group was planned by the old one."""
+    if resume and plan_change(execution.run_dir, execution.text, execution.plan) is not None:
+        raise InputError(
+            f"goes by another plan than {execution.plan_path} is now (a copy is {PLAN_COPY} in the run's folder); put "
+            "that back",
+            str(execution.run_dir),
+        )
+
+
 def _print(what: str, **fields: Any) -> None:
     print(json.dumps({"tell": what, **fields}), flush=True)
 
@@ -70,6 +82,7 @@ def main(path: str) -> int:
     _end_with(task.driver)
     try:
         executions = prepare([Path(task.plan)], Path(task.out), bool(task.options["resume"]))
+        _must_be_as_planned(executions[0], bool(task.options["resume"]))
         finished = execute(executions, Options(**task.options), LinePrinter(), task)
     except InputError as error:
         _print("failed", text=str(error))

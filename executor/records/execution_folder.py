@@ -12,7 +12,6 @@ import fcntl
 import io
 import json
 import os
-import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -22,9 +21,6 @@ from ...plans.yaml.errors import InputError, RunFailed
 from ...plans.yaml.input_files import opened
 from ...plans.yaml.output_files import must_take_folder
 from ...traces.run_log import LOCK, PLAN_COPY, TRACE
-
-JOB_COPY = "job.yaml"
-"""The file of a run's folder that has the job as the run was started or last resumed with."""
 
 
 @contextlib.contextmanager
@@ -47,15 +43,15 @@ def check_folder(run_dir: Path, resume: bool) -> None:
         raise InputError("holds no run to resume; run without --resume", str(run_dir))
 
 
-def begin_folder(run_dir: Path, plan_path: Path, job_path: Path, resume: bool) -> None:
-    """Make a run's folder ready for its first events. Raises RunFailed if the disk does not take them."""
+def begin_folder(run_dir: Path, plan: bytes, resume: bool) -> None:
+    """Make a run's folder ready for its first events; `plan`: the text of its plan's file. Raises RunFailed if the disk
+    does not take them."""
     copy = run_dir / PLAN_COPY
     with written(copy):
         (run_dir / "weights").mkdir(parents=True, exist_ok=True)
         if not resume:
             (run_dir / TRACE).unlink(missing_ok=True)  # of a start that came to no checkpoint
-            shutil.copyfile(plan_path, copy)
-        shutil.copyfile(job_path, run_dir / JOB_COPY)
+            copy.write_bytes(plan)
 
 
 def holds_run(run_dir: Path) -> bool:

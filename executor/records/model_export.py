@@ -199,7 +199,11 @@ def _trained(run_dir: Path, until: int, model: str | None) -> _Trained:
         evaluated = [each for each in evaluations(events) if each["step"] <= until]
     except ValueError as error:
         raise InputError(f"{error}; the trace is damaged", str(run_dir / TRACE)) from error
-    plans += [run_dir / named for event in events if isinstance(named := event.get("plan"), str)]
+    plans += [
+        run_dir / named
+        for event in events
+        if event["event"] in ("run", "resume", "plan") and isinstance(named := event.get("plan"), str)
+    ]
     plan = load_plan(run_dir / PLAN_COPY)
     done = [steps[number] for number in sorted(steps) if number <= until]
     # What the plan names lies beside where it was executed; its copy may lead there as well.

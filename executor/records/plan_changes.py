@@ -1,47 +1,36 @@
 """A run that goes on by another plan of its job: whether it may, what changes, and what its folder keeps of both.
 
-`plan.yaml` of a run's folder is the plan in force; those before it are `plans/until-step-NNNNNN.yaml`. `job.yaml` is
-the job as the run was started or resumed with. A run keeps its model, its data and the sizes of its steps: weights,
-epochs and deferred prompts of its checkpoints are of these. All else may change: rounds, layouts, nodes, drafts, the
-loss's constants, and what of the job decides no plan (a learning rate).
+`plan.yaml` of a run's folder is the plan in force; those before it are `plans/until-step-NNNNNN.yaml`, and
+`plans/kept.json` has what no plan may change: weights, epochs and deferred prompts of the run's checkpoints are of its
+model, its prompts and the sizes of its steps. All else may change: rounds, layouts, nodes, drafts, the loss's
+constants, and what of the job decides no plan (a learning rate).
 
 What the old plan deferred is trained first, by the old plan's rule (rounds/schedule.py).
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...plans.check.plan_check import CheckedPlan
 from ...plans.diff.change import changes, key_values
-from ...plans.schema.job import Job, load_job
 from ...plans.schema.plan import Plan, load_plan
 from ...plans.schema.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.input_files import opened
+from ...plans.yaml.yaml_doc import Loc
 from ...plans.yaml.yaml_io import error_at, sha256_file
 from ...traces.run_log import PLAN_COPY, TRACE
-from .execution_folder import JOB_COPY, written
+from .execution_folder import written
 
-EARLIER_PLANS = "plans"
-
-KEPT: tuple[tuple[str, ...], ...] = (
-    ("name",),
-    ("model", "path"),
-    ("model", "dtype"),
-    ("data", "path"),
-    ("rollout", "prompts_per_step"),
-    ("rollout", "samples_per_prompt"),
-    ("rollout", "max_prompt_tokens"),
-    ("rollout", "max_response_tokens"),
-)
-"""Keys of job.yaml that a run keeps: its checkpoints are of these."""
+PLANS = "plans"
+_KEPT = "kept.json"
 
 
 @dataclass(frozen=True)
@@ -49,12 +38,12 @@ class PlanChange:
     """The plan that a run goes on by, in the place of the one in its folder.
 
     Attributes:
-        plan_path: the new plan.
-        sha256: digest of its file.
+        text: of the new plan's file, as it was when it was checked.
+        sha256: its digest.
         changes: decisions that differ, by dotted key below `job`: (old, new) as text.
     """
 
-    plan_path: Path
+    text: bytes
     sha256: str
     changes: dict[str, tuple[str, str]]
 
@@ -67,61 +56,80 @@ class PlanRefusal(NamedTuple):
     reason: str
 
 
+def kept_facts(checked: CheckedPlan) -> dict[str, Any]:
+    """By dotted key of job.yaml, what a run keeps whatever its plan is. A model's folder may be moved, so it stands for
+    its config."""
+    job, paths = checked.job, checked.paths
+    lora = (
+        None if job.model.lora is None else job.model.lora.model_dump(mode="json", include={"rank", "target_modules"})
+    )
+    model = job.model.hub_name
+    if paths.model_folder is not None and (config := paths.model_folder / "config.json").is_file():
+        model = f"a model whose config.json is {sha256_file(config)[:12]}"
+    rollout = ("prompts_per_step", "samples_per_prompt", "max_prompt_tokens", "max_response_tokens")
+    sizes = {f"rollout.{name}": getattr(job.rollout, name) for name in rollout}
+    return {"name": job.name, "model.path": model, "model.dtype": job.model.dtype, "model.lora": lora, **sizes}
+
+
 def must_be_same_job(run_dir: Path, plan_path: Path, checked: CheckedPlan) -> None:
     """Raise InputError, with the line of job.yaml, unless the run in a folder can go on by the plan at `plan_path`."""
-    job, path = checked.job, checked.job_path
-    before = _job_before(run_dir, checked)
-    if before is None:
-        raise InputError(
-            f"was started with another job than {plan_path} was solved for; give a plan of its own job, or "
-            "start a new run with another --out",
-            str(run_dir),
-        )
-    for location in KEPT:
-        old, new = _value(before, location), _value(job, location)
-        if old != new:
-            was, now = (json.dumps(_plain(value), default=str) for value in (old, new))
+    facts = run_dir / PLANS / _KEPT
+    if not facts.is_file():
+        _must_be_of_one_file(run_dir, plan_path, checked)
+        return
+    try:
+        before: dict[str, Any] = json.loads(facts.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # its checkpoints are looked at when they are loaded
+    for key, new in kept_facts(checked).items():
+        if key in before and before[key] != new:
+            was, now = (value if isinstance(value, str) else json.dumps(value) for value in (before[key], new))
+            location: Loc = tuple(key.split("."))
             raise error_at(
-                path,
+                checked.job_path,
                 location,
-                f"{'.'.join(location)}: is {now}, and the run in {run_dir} has {was}: its checkpoints are of that; "
-                "write it back and solve again, or start a new run with another --out",
+                f"{key}: is {now}, and the run in {run_dir} has {was}: its checkpoints are of that; write it back and "
+                "solve again, or start a new run with another --out",
             )
 
 
-def _job_before(run_dir: Path, checked: CheckedPlan) -> Job | None:
-    """The job of the run in a folder. Of a run of an older version, which has no copy: the plan's, if the run's plan
-    was solved from the same file, or from one in which the solver read the same; else None."""
-    if (run_dir / JOB_COPY).is_file():
-        return load_job(run_dir / JOB_COPY)
-    old, new = load_plan(run_dir / PLAN_COPY).inputs, checked.plan.inputs
+def _must_be_of_one_file(run_dir: Path, plan_path: Path, checked: CheckedPlan) -> None:
+    """The same of a run of an older version, which did not write down what it keeps: its plan must be solved from the
+    same file as the new one, or from one in which the solver read the same."""
+    try:
+        old = load_plan(run_dir / PLAN_COPY).inputs
+    except InputError:  # of another version of rlplan
+        return
+    new = checked.plan.inputs
     read = [inputs.solver_read and inputs.solver_read.job for inputs in (old, new)]
-    same = old.job.sha256 == new.job.sha256 or (read[0] is not None and read[0] == read[1])
-    return checked.job if same else None
+    if old.job.sha256 != new.job.sha256 and (read[0] is None or read[0] != read[1]):
+        raise InputError(
+            f"was started with another job than {plan_path} was solved for; give a plan of its own job, or start a new "
+            "run with another --out",
+            str(run_dir),
+        )
 
 
-def _value(job: Job, location: Sequence[str]) -> Any:
-    value: Any = job
-    for key in location:
-        value = getattr(value, key)
-    return value
+def keep_facts(run_dir: Path, checked: CheckedPlan) -> None:
+    """Write down what the run in a folder keeps. Raises RunFailed if the disk does not take it."""
+    facts = run_dir / PLANS / _KEPT
+    if not facts.is_file():
+        with written(facts):
+            facts.parent.mkdir(parents=True, exist_ok=True)
+            facts.write_text(json.dumps(kept_facts(checked)), encoding="utf-8")
 
 
-def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-
-
-def plan_change(run_dir: Path, plan_path: Path) -> PlanChange | None:
-    """What changes if the run in a folder goes on by the plan at `plan_path`; None: it is the plan in force."""
-    digest = sha256_file(plan_path)
+def plan_change(run_dir: Path, text: bytes, plan: Plan) -> PlanChange | None:
+    """What changes if the run in a folder goes on by a plan, with the text of its file; None: it is the plan in
+    force."""
+    digest = hashlib.sha256(text).hexdigest()
     if sha256_file(run_dir / PLAN_COPY) == digest:
         return None
     try:
         old: Plan | None = load_plan(run_dir / PLAN_COPY)
     except InputError:  # of another version of rlplan: the run goes on, and nobody can say what changed
         old = None
-    new = load_plan(plan_path)
-    return PlanChange(plan_path, digest, {} if old is None else changed_decisions(old.job, new.job))
+    return PlanChange(text, digest, {} if old is None else changed_decisions(old.job, plan.job))
 
 
 def changed_decisions(old: PlannedJob, new: PlannedJob) -> dict[str, tuple[str, str]]:
@@ -130,16 +138,50 @@ def changed_decisions(old: PlannedJob, new: PlannedJob) -> dict[str, tuple[str, 
     return {change.key: key_values(change) for change in changes(before, after)}
 
 
-def keep_both_plans(run_dir: Path, change: PlanChange, step: int) -> None:
-    """Make the new plan of a run that is at `step` the one in force. Raises RunFailed if the disk does not take it."""
-    copy, earlier = run_dir / PLAN_COPY, run_dir / EARLIER_PLANS / f"until-step-{step:06d}.yaml"
+def stage_plan(run_dir: Path, change: PlanChange, step: int) -> None:
+    """Keep the plan that a run at `step` went by, and write the new one beside it; `put_in_force` makes it the one in
+    force. Raises RunFailed if the disk does not take them."""
+    copy, earlier = run_dir / PLAN_COPY, run_dir / PLANS / f"until-step-{step:06d}.yaml"
     with written(copy):
         earlier.parent.mkdir(exist_ok=True)
         if not earlier.exists():  # else two changes at one step: the first of the plans between took no step
             shutil.copyfile(copy, earlier)
-        partial = copy.with_name(f".{PLAN_COPY}.partial")
-        shutil.copyfile(change.plan_path, partial)
-        partial.replace(copy)
+        _staged(run_dir).write_bytes(change.text)
+
+
+def put_in_force(run_dir: Path) -> None:
+    """Make the plan that was staged the one in force. Raises RunFailed if the disk does not take it."""
+    with written(run_dir / PLAN_COPY):
+        _staged(run_dir).replace(run_dir / PLAN_COPY)
+
+
+def _staged(run_dir: Path) -> Path:
+    return run_dir / f".{PLAN_COPY}.partial"
+
+
+def was_replaced(run_dir: Path, plan_path: Path) -> bool:
+    """Whether the plan at `plan_path` is one that the run in a folder went by before another one took its place."""
+    digest = sha256_file(plan_path)
+    if not (run_dir / PLAN_COPY).is_file() or sha256_file(run_dir / PLAN_COPY) == digest:
+        return False
+    return any(sha256_file(path) == digest for path in sorted((run_dir / PLANS).glob("until-step-*.yaml")))
+
+
+def plan_in_force(run_dir: Path) -> Path:
+    """The file of the plan in force of a run whose plan was replaced, from which its inputs can be read. Raises
+    InputError if it is gone or was edited."""
+    named: str | None = None
+    with opened(run_dir / TRACE) as file, io.BufferedReader(file) as lines:
+        for line in lines:
+            if line.startswith(b'{"event":"plan"') and line.endswith(b"\n"):
+                named = json.loads(line).get("plan")
+    path = None if named is None else run_dir / named
+    if path is None or not path.is_file() or sha256_file(path) != sha256_file(run_dir / PLAN_COPY):
+        where = "" if path is None else f" ({path}, which is gone or was edited since)"
+        raise InputError(
+            f"goes by another plan by now{where}; put that back and give it, or give another plan", str(run_dir)
+        )
+    return path
 
 
 def run_name(run_dir: Path) -> str | None:

@@ -162,7 +162,7 @@ class RunCheckpoints:
 
     async def _begin_model(self, step: int) -> None:
         """Begin to write the model of the checkpoint of `step`, once the one before is written."""
-        await self._model_written()
+        await self.model_written()
         self._start_model(step)
 
     def _start_model(self, step: int) -> None:
@@ -200,18 +200,19 @@ class RunCheckpoints:
     def _model_folder(self, step: int) -> Path:
         return self._run_dir / "models" / f"step-{step:06d}"
 
-    async def _model_written(self) -> None:
+    async def model_written(self) -> None:
+        """Wait for the model that is being written, if any."""
         if self._model is not None:
             await asyncio.wait({self._model})
             self._model = None
 
     async def last_model(self) -> None:
         """Wait for the model of the latest checkpoint, if models are written; begins it if that was not due before."""
-        await self._model_written()
+        await self.model_written()
         step = self.saved_step
         if self._saving.model_every is not None and step > 0 and not self._model_folder(step).exists():
             await self._begin_model(step)
-            await self._model_written()
+            await self.model_written()
 
     async def written(self) -> None:
         """Wait for the checkpoint that is being written, if any. Raises what `begin` does."""

@@ -10,8 +10,9 @@ Where samples are balanced by history, a step is replayed with what the steps be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -87,8 +88,17 @@ class ExecutedRun:
 
     @cached_property
     def over_cycle(self) -> CycleMeans:
-        """Means over the cycle, as `rlplan report` states them."""
-        return means_by_plan(self.steps, self.plan)
+        """Means over the cycle, as `rlplan report` states them. Where the machine's speed changed, a long round that is
+        owed takes as many times its prediction as the steps since then took of theirs."""
+        means = means_by_plan(self.steps, self.plan)
+        if not self.speed_changed:
+            return means
+        rounds = self.plan.predicted.rounds
+        planned_s = [
+            (rounds.long or rounds.short if s.kind == "long" else rounds.short).step_s.mean for s in self.steps
+        ]
+        factor = math.fsum(step.total_s for step in self.steps) / math.fsum(planned_s)
+        return replace(means, planned_long_s={key: factor * value for key, value in means.planned_long_s.items()})
 
 
 def load_executed(folder: Path) -> ExecutedRun:

@@ -12,11 +12,11 @@ from rlplan.executor import session
 from rlplan.executor.configuration import configuration, kv_bytes
 from rlplan.executor.engines.messages import SamplingRules
 from rlplan.executor.execute import execute
-from rlplan.executor.groups.group_change import MoveRequest, write_request
+from rlplan.executor.groups.group_change import MoveRequest, take_request, write_request
 from rlplan.executor.placement.run_placement import DoesNotFit
 from rlplan.executor.prepare import Options, PlanSwitch, history_of, placement_of, prepare
 from rlplan.executor.records.execution_folder import begin_folder
-from rlplan.executor.session import Session
+from rlplan.executor.session import NotStarted, Session
 from rlplan.plans.schema.levers import RoundPrefix, RoundTail
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.plans.yaml.yaml_io import sha256_file
@@ -220,7 +220,7 @@ class Watcher:
 def executed(job, parts, monkeypatch, member=None, **options):
     monkeypatch.setattr(asyncio, "run", played)
     executions = prepare([job.plan("one"), job.plan("two")], job.out, False)
-    monkeypatch.setattr(session, "begin_folder", lambda run, plan, job, resume: parts.log.append(("begin", run.name)))
+    monkeypatch.setattr(session, "begin_folder", lambda run, plan, resume: parts.log.append(("begin", run.name)))
     return execute(executions, Options(steps=7, **options), Watcher(parts.log), member)
 
 
@@ -289,13 +289,14 @@ def going(job, monkeypatch):
     """A session of a run at its first checkpoint, and `asked(plan)`, what it does about a request for a plan."""
     parts = Parts(monkeypatch)
     first = job.plan("first")
-    begin_folder(job.out, first, job.folder / "job.yaml", resume=False)
+    begin_folder(job.out, first.read_bytes(), resume=False)
     (job.out / "checkpoints" / "step-000003").mkdir(parents=True)
     (job.out / "trace.jsonl").write_text('{"event":"run","t_s":0.0,"name":"first"}\n')
     watcher = Watcher(parts.log)
     watcher.plan_changed = lambda name, plan: parts.log.append(("changed", name))
     going = Session(prepare([first], job.out, True), Options(steps=7, resume=True), watcher, None, 0.0)
     run = parts.made["TrainingRun"]
+    run.name = "first"
     run.take_plan = lambda planned, share: parts.log.append(("takes", planned.rounds.short.cutoff_tokens))
     run.tell_change = lambda change, plan: parts.log.append(("told", plan, list(change.changes)))
 
@@ -311,7 +312,7 @@ def test_a_plan_that_changes_rounds_alone_is_taken_in_place(job, going):
     switch, log = going(job.plan("second", cutoff_20))
     assert switch is None
     assert log == [
-        ("takes", 20), ("told", "../job/second.yaml", ["rounds.short.cutoff_tokens"]), ("changed", "TrainingRun-0"),
+        ("takes", 20), ("told", "../job/second.yaml", ["rounds.short.cutoff_tokens"]), ("changed", "first"),
     ]  # fmt: skip
 
 
@@ -343,24 +344,71 @@ def test_a_plan_that_cannot_be_taken_is_refused(job, going, plan, sha256, reason
     assert note.startswith("note: ") and reason in note and event == "plan_refused" and fields["id"] == "r1"
 
 
-def test_a_plan_that_cannot_be_started_leaves_the_old_one(job, monkeypatch):
+class Sessions:
+    """Sessions one after another: each returns what `ends` has for it, or raises it."""
+
+    def __init__(self, job, monkeypatch, *ends):
+        self.calls, self.changed, self.ends, self.job = [], [], list(ends), job
+        monkeypatch.setattr(session, "run_session", self.run_session)
+
+    async def run_session(self, executions, options, watcher, member, began_s, refusal):
+        self.calls.append((executions[0].plan_path.name, options.resume, refusal and refusal.reason))
+        if not self.job.out.joinpath("plan.yaml").exists():
+            begin_folder(self.job.out, executions[0].text, resume=False)
+            (self.job.out / "checkpoints" / "step-000003").mkdir(parents=True)
+        end = self.ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return (
+            end if isinstance(end, bool) else PlanSwitch(*(prepare([each], self.job.out, True)[0] for each in end), "r")
+        )
+
+    def execute(self, first):
+        (before,) = prepare([first], self.job.out, False)
+        watcher = SimpleNamespace(plan_changed=lambda name, plan: self.changed.append(plan.job.rounds.long.train))
+        return execute([before], Options(steps=7), watcher)
+
+
+def test_a_plan_that_cannot_be_started_leaves_the_one_in_force(job, monkeypatch):
+    first, taken, second = job.plan("first"), job.plan("taken", cutoff_20), job.plan("second", trained_otherwise)
+    # The plan `taken` was taken in place meanwhile.
+    sessions = Sessions(job, monkeypatch, (second, taken), NotStarted(RunFailed("no node has room")), True)
+    assert sessions.execute(first) is True
+    assert sessions.calls == [
+        ("first.yaml", False, None), ("second.yaml", True, None), ("taken.yaml", True, "no node has room"),
+    ]  # fmt: skip
+    assert [train.micro_batch_tokens for train in sessions.changed] == [512, 256]
+
+
+def test_a_run_that_fails_by_its_new_plan_has_failed(job, monkeypatch):
     first, second = job.plan("first"), job.plan("second", trained_otherwise)
-    (before,) = prepare([first], job.out, False)
-    calls, changed = [], []
+    sessions = Sessions(job, monkeypatch, (second, first), RunFailed("training is lost"))
+    with pytest.raises(RunFailed, match="training is lost"):
+        sessions.execute(first)
+    assert len(sessions.calls) == 2
 
-    async def run_session(executions, options, watcher, member, began_s, refusal):
-        calls.append((executions[0].plan_path.name, options.resume, refusal and refusal.reason))
-        if len(calls) == 1:
-            begin_folder(job.out, first, job.folder / "job.yaml", resume=False)
-            (job.out / "checkpoints" / "step-000003").mkdir(parents=True)
-            (asked,) = prepare([second], job.out, True)
-            return PlanSwitch(asked, "r1")
-        if len(calls) == 2:
-            raise RunFailed("no node has room")
-        return True
 
-    monkeypatch.setattr(session, "run_session", run_session)
-    watcher = SimpleNamespace(plan_changed=lambda name, plan: changed.append(plan.job.rounds.long.train))
-    assert execute([before], Options(steps=7), watcher) is True
-    assert calls == [("first.yaml", False, None), ("second.yaml", True, None), ("first.yaml", True, "no node has room")]
-    assert [train.micro_batch_tokens for train in changed] == [512, 256]
+def test_a_start_that_fails_has_failed(job, monkeypatch):
+    sessions = Sessions(job, monkeypatch, NotStarted(RunFailed("no node has room")))
+    with pytest.raises(RunFailed, match="no node has room"):
+        sessions.execute(job.plan("first"))
+
+
+def test_requests_that_nobody_waits_for_are_dropped(job, monkeypatch):
+    first = job.plan("first")
+    job.out.mkdir()
+    write_request(job.out, MoveRequest("old", str(first), sha256_file(first)))
+    assert Sessions(job, monkeypatch, True).execute(first) is True
+    assert take_request(job.out) is None
+
+
+def test_runs_that_take_turns_and_members_refuse_plans(job, monkeypatch):
+    parts = Parts(monkeypatch)
+    watcher = Watcher(parts.log)
+    going = Session(prepare([job.plan("one"), job.plan("two")], job.out, False), Options(steps=7), watcher, None, 0.0)
+    (job.out / "two").mkdir(parents=True)
+    write_request(job.out / "two", MoveRequest("r1", "three.yaml", "0" * 64))
+    run = parts.made["TrainingRun"]
+    run.name = "two"
+    assert played(going.between_steps(run)) is None
+    assert parts.log[-1][0] == "plan_refused" and "takes turns with others" in parts.log[-1][1]["reason"]

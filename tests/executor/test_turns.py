@@ -32,7 +32,7 @@ class FakeRun:
         self.name, self.fails_at, self.hangs_at, self.round_can_be_left = name, fails_at, hangs_at, not updating
         self.step_number, self.events, self.saved, self.begun, self.hung = 0, [], [], [], asyncio.Event()
         self.checkpoint_fault, self.models = None, []
-        self.checkpoints = SimpleNamespace(notes=[], last_model=self.last_model)
+        self.checkpoints = SimpleNamespace(notes=[], last_model=self.last_model, model_written=self.model_written)
         self.schedule = SimpleNamespace(next_kind=lambda: "short", deferred=(), draining=False)
         self.dies_in_checkpoint, self.disk_full, self.died_at, self.skips = (
             ends.get(key, 0) for key in ("dies_in_checkpoint", "disk_full", "died_at", "skips")
@@ -68,6 +68,9 @@ class FakeRun:
             self.checkpoints.notes.append("no checkpoint")
         else:
             self.saved.append(self.step_number)
+
+    async def model_written(self):
+        pass
 
     async def last_model(self):
         self.models.append(self.step_number)
@@ -287,7 +290,7 @@ class Asked:
         if run.step_number != self.after:
             return None
         self.after = None
-        return PlanSwitch(SimpleNamespace(plan_path="second.yaml"), "request 1")
+        return PlanSwitch(SimpleNamespace(plan_path="second.yaml"), SimpleNamespace(), "request 1")
 
     def refuse(self, run, refusal):
         self.refused.append(refusal)
@@ -307,3 +310,22 @@ def test_a_run_that_cannot_be_saved_goes_on_as_before():
     (refusal,) = asked.refused
     assert refusal.reason == "no checkpoint could be written: the disk has 0.00 GB free"
     assert (run.step_number, refusal.request_id, refusal.plan) == (3, "request 1", "second.yaml")
+
+
+def test_a_run_that_is_stopped_while_it_changes_its_plan_is_stopped():
+    run, asked = FakeRun(), Asked(after=2)
+    saved = run.checkpoint
+
+    async def checkpoint():
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.1)
+        await saved()
+
+    run.checkpoint = checkpoint
+    assert asyncio.run(take_turns([run], Options(steps=5), Watcher(), plans=asked)) is False
+    assert [refusal.reason for refusal in asked.refused] == ["the run was stopped"] and run.step_number == 2
+
+
+def test_a_plan_that_comes_with_the_last_step_is_not_taken():
+    run, asked = FakeRun(), Asked(after=3)
+    assert played(take_turns([run], Options(steps=3), Watcher(), plans=asked)) is True

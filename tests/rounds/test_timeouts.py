@@ -140,8 +140,6 @@ def test_an_execution_without_a_time_is_an_error(taken_s):
         (Counts(executions=2, timeouts=1, cut=2), {}),
         (Counts(executions=2, correct=1, timeouts=2), {}),
         (Counts(executions=2, correct=1, stretched=2), {}),
-        (Counts(executions=2, timeouts=1, cut=1), {}),  # of a fixed deadline
-        (Counts(), {"p": 1.0}),
     ],
 )
 def test_counts_that_contradict_each_other_are_found(counts, anchors):
@@ -171,3 +169,16 @@ def test_a_checkpoint_of_one_pool_is_that_of_the_first():
     assert only.state() == alone.state()
     none = PoolTimeouts({})
     assert none.deadlines_s("p") == {} and none.state() == Timeouts(PUBLISHED).state()
+
+
+def test_a_plan_with_fixed_deadlines_follows_one_with_learnt_ones():
+    learnt = Timeouts(TimeoutSpec(8.0, 1.0, 2.0))
+    learnt.end_round([right(1.0)])
+    learnt.end_round([cut(learnt.deadline_s("p"))])
+    assert learnt.counts.cut == 1
+    fixed = Timeouts(TimeoutSpec(8.0))
+    fixed.restore(json.loads(json.dumps(learnt.state())))
+    assert fixed.deadline_s("p") == 8.0 and fixed.counts == learnt.counts
+    again = Timeouts(TimeoutSpec(8.0, 1.0, 2.0))
+    again.restore(fixed.state())
+    assert again.deadline_s("p") == 8.0, "what a prompt takes is learnt anew"

@@ -225,25 +225,21 @@ def test_a_runs_folder_has_one_driver_at_a_time(tmp_path):
 
 
 def test_a_folder_takes_one_run_and_keeps_its_plan(tmp_path):
-    plan, job, run = tmp_path / "a.yaml", tmp_path / "b.yaml", tmp_path / "run"
-    plan.write_text("plan")
-    job.write_text("job")
+    run = tmp_path / "run"
     for resume, why in ((False, None), (True, "holds no run to resume; run without --resume")):
         with contextlib.nullcontext() if why is None else pytest.raises(InputError, match=why):
             check_folder(run, resume)
-    begin_folder(run, plan, job, resume=False)
+    begin_folder(run, b"plan", resume=False)
     (run / "trace.jsonl").write_text('{"event":"run","t_s":0}\n')
     assert not holds_run(run), "it came to no checkpoint and no step: it is begun anew"
-    begin_folder(run, plan, job, resume=False)
+    begin_folder(run, b"plan", resume=False)
     assert not (run / "trace.jsonl").exists() and (run / "plan.yaml").read_text() == "plan"
     (run / "trace.jsonl").write_text('{"event":"step","t_s":0}\n')
     with pytest.raises(InputError, match="holds a run already; continue it with --resume"):
         check_folder(run, resume=False)
     check_folder(run, resume=True)
-    plan.write_text("another")
-    job.write_text("edited")
-    begin_folder(run, plan, job, resume=True)
-    assert holds_run(run) and (run / "job.yaml").read_text() == "edited"
+    begin_folder(run, b"another", resume=True)
+    assert holds_run(run)
     assert (run / "plan.yaml").read_text() == "plan", "until the run goes on by the other one"
 
 
@@ -253,7 +249,7 @@ def test_what_a_full_disk_does_not_take_is_told_in_one_line(tmp_path):
         pytest.fail("it must not begin")
     assert "\n" not in str(caught.value)
     with full_disk(), pytest.raises(RunFailed, match=r"plan\.yaml cannot be written \(File too large\); make room"):
-        begin_folder(tmp_path / "run", Path(__file__), Path(__file__), resume=False)
+        begin_folder(tmp_path / "run", Path(__file__).read_bytes(), resume=False)
 
 
 def test_checkpoints_come_as_often_as_deaths_and_their_own_cost_call_for():

@@ -5,9 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlplan.executor.prepare import prepare
+from rlplan.executor.prepare import in_force, prepare
 from rlplan.executor.records.execution_folder import begin_folder
-from rlplan.executor.records.plan_changes import keep_both_plans, plan_change
+from rlplan.executor.records.plan_changes import (
+    keep_facts,
+    plan_change,
+    plan_in_force,
+    put_in_force,
+    stage_plan,
+    was_replaced,
+)
 from rlplan.plans.yaml.errors import InputError
 from rlplan.traces.report_state import plan_changes
 from rlplan.traces.run_log import read_run
@@ -30,7 +37,9 @@ def run(tmp_path):
         change(document)
         return write_plan(document, folder / f"{name}.yaml")
 
-    begin_folder(home, plan("first"), folder / "job.yaml", resume=False)
+    (first,) = prepare([plan("first")], home, resume=False)
+    begin_folder(home, first.text, resume=False)
+    keep_facts(home, first.checked)
     (home / "checkpoints" / "step-000004").mkdir(parents=True)
     (home / "trace.jsonl").write_text('{"event":"run","t_s":0.0,"name":"called"}\n')
     return SimpleNamespace(home=home, folder=folder, plan=plan, job=folder / "job.yaml")
@@ -43,22 +52,27 @@ def cutoff_20(plan):
 def test_a_run_goes_on_by_another_plan_of_its_job(run):
     (execution,) = prepare([run.plan("second", cutoff_20)], run.home, resume=True)
     assert execution.name == "called", "trackers and versions of weights go on under it"
-    change = plan_change(run.home, execution.plan_path)
+    change = plan_change(run.home, execution.text, execution.plan)
     assert change is not None and change.changes == {"rounds.short.cutoff_tokens": ("30", "20")}
-    assert plan_change(run.home, run.folder / "first.yaml") is None
-    first = (run.home / "plan.yaml").read_text()
-    keep_both_plans(run.home, change, step=4)
-    assert (run.home / "plan.yaml").read_text() == execution.plan_path.read_text()
+    first = (run.home / "plan.yaml").read_bytes()
+    assert plan_change(run.home, first, execution.plan) is None
+    execution.plan_path.write_text("edited while engines start")
+    stage_plan(run.home, change, step=4)
+    assert (run.home / "plan.yaml").read_bytes() == first, "until the trace says so"
+    put_in_force(run.home)
+    assert (run.home / "plan.yaml").read_bytes() == execution.text, "what was checked"
+    first = first.decode()
     assert (run.home / "plans" / "until-step-000004.yaml").read_text() == first
-    keep_both_plans(run.home, change, step=4)
+    stage_plan(run.home, change, step=4)
     assert (run.home / "plans" / "until-step-000004.yaml").read_text() == first, "what the steps until then went by"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
+        ("dtype: float32", "dtype: bfloat16", "model.dtype: is bfloat16, and the run in .* has float32"),
         ("max_prompt_tokens: 8", "max_prompt_tokens: 7", "rollout.max_prompt_tokens: is 7, and the run in .* has 8"),
-        ("name: tiny", "name: small", 'name: is "small", and the run in .* has "tiny"'),
+        ("name: tiny", "name: small", "name: is small, and the run in .* has tiny"),
     ],
 )
 def test_what_checkpoints_are_of_cannot_change_under_a_run(run, old, new, told):
@@ -74,6 +88,33 @@ def test_what_checkpoints_are_of_cannot_change_under_a_run(run, old, new, told):
     assert refused.value.path.endswith("job.yaml") and refused.value.line is not None
 
 
+def test_a_model_of_another_shape_is_another_job(run):
+    config = run.folder / "model" / "config.json"
+    config.write_text(json.dumps(MODEL | {"hidden_size": 32}))
+    with pytest.raises(
+        InputError, match=r"model.path: is a model whose config.json is \w+, and the run in .* has a model"
+    ):
+        prepare([run.plan("second")], run.home, resume=True)
+
+
+def test_a_schedulers_command_line_undoes_no_change(run):
+    first, second = run.folder / "first.yaml", run.plan("second", cutoff_20)
+    assert in_force(first, run.home) == first
+    (execution,) = prepare([second], run.home, resume=True)
+    change = plan_change(run.home, execution.text, execution.plan)
+    stage_plan(run.home, change, step=4)
+    put_in_force(run.home)
+    with (run.home / "trace.jsonl").open("a") as trace:
+        trace.write(json.dumps(plan_event(4, 0, "../job/second.yaml"), separators=(",", ":")) + "\n")
+    assert was_replaced(run.home, first) and not was_replaced(run.home, second)
+    assert in_force(first, run.home).samefile(second) and in_force(second, run.home) == second
+    other = run.plan("other", lambda plan: plan["job"]["rounds"]["short"].update(cutoff_tokens=25))
+    assert in_force(other, run.home) == other
+    second.write_text("edited")
+    with pytest.raises(InputError, match=r"goes by another plan by now .*which is gone or was edited since"):
+        plan_in_force(run.home)
+
+
 def test_what_decides_no_plan_may_change_under_a_run(run):
     text = run.job.read_text()
     assert "learning_rate: 0.001" in text
@@ -82,7 +123,7 @@ def test_what_decides_no_plan_may_change_under_a_run(run):
 
 
 def test_older_runs_go_on_by_plans_of_the_same_job_file(run):
-    (run.home / "job.yaml").unlink()
+    (run.home / "plans" / "kept.json").unlink()
     assert prepare([run.plan("second", cutoff_20)], run.home, resume=True)
     text = run.job.read_text()
     run.job.write_text(text.replace("max_prompt_tokens: 8", "max_prompt_tokens: 7", 1))

@@ -251,6 +251,7 @@ def test_only_steps_since_the_machine_changed_count(tmp_path):
     result = tuning.tune(run, documents, documents, passes=QUICK)
     assert result.since_step == 13 and result.errors["costs"] < 0.2, "each of the five steps is told from the others"
     assert result.step_s > 1.8 * documents.plan.predicted.step_s.mean
+    assert result.errors["run"] < 0.25
     whole = tuning.tune(run, documents, documents, passes=QUICK, last=17)
     assert whole.since_step == 1 and whole.step_s < 0.8 * result.step_s
 
@@ -264,3 +265,13 @@ def test_a_plan_that_stays_is_predicted_anew(tmp_path):
     ratio = result.kept.predicted.seconds_per_sample / documents.plan.predicted.seconds_per_sample
     assert ratio == pytest.approx(result.seconds_per_sample / documents.plan.predicted.seconds_per_sample, rel=0.15)
     assert ratio > 1.5
+
+
+def test_a_long_round_that_is_owed_is_as_slow_as_the_machine_now(tmp_path):
+    documents = solved(mode="exact")
+    run = ran(tmp_path / "r", documents, slower(documents.profile, 3.0, 3.0), steps=4)
+    steps = tuple(structs.replace(step, warm=True) for step in run.steps if step.kind == "short")
+    assert steps[-1].deferred > 0
+    slow, plain = (dataclasses.replace(run, steps=steps, speed_changed=changed).over_cycle for changed in (True, False))
+    ratio = slow.planned_long_s["total_s"] / plain.planned_long_s["total_s"]
+    assert ratio == pytest.approx(3.0, rel=0.25) and slow.seconds("total_s") > plain.seconds("total_s")
