@@ -23,6 +23,7 @@ from .configuration import Configuration, configuration, sampling_rules
 from .engines.engine_handle import EngineDied, EngineHandle
 from .engines.fleet import Fleet
 from .groups.group_change import MoveRequest, take_request
+from .groups.job_process import left_by
 from .groups.member_phases import MemberPhases
 from .groups.permit_actor import membership
 from .memory.device_holds import device_ledger
@@ -84,9 +85,12 @@ async def run_session(
             raise NotStarted(failure) from failure
         if refusal is not None:
             session.tell_refusal(refusal)
-        return await session.take_turns()
+        ended = await session.take_turns()
     finally:
         await session.close()
+    if not isinstance(ended, bool):
+        await left_by(os.getpid())  # what dies still holds devices, and would be taken for another's
+    return ended
 
 
 class Session:

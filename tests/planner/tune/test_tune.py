@@ -267,7 +267,7 @@ def test_a_plan_that_stays_is_predicted_anew(tmp_path):
     assert ratio > 1.5
 
 
-def test_a_long_round_that_is_owed_is_as_slow_as_the_machine_now(tmp_path):
+def test_an_owed_long_round_is_as_slow_as_the_machine_now(tmp_path):
     documents = solved(mode="exact")
     run = ran(tmp_path / "r", documents, slower(documents.profile, 3.0, 3.0), steps=4)
     steps = tuple(structs.replace(step, warm=True) for step in run.steps if step.kind == "short")
