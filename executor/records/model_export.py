@@ -363,10 +363,12 @@ def _write_adapter(reader: _Reader, model: str, dtype: str, out: Path) -> int:
         f"base_model.model.{name}.weight": reader.read(name).to(getattr(torch, dtype)) for name in sorted(reader.shapes)
     }
     ranks = {shape[0] for name, shape in reader.shapes.items() if name.endswith(DOWN)}
+    base, revision = pretrained(model)
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": model if is_hub_id(model) and not Path(model).is_dir() else Path(model).name,
+        "base_model_name_or_path": base if is_hub_id(base) and not Path(base).is_dir() else Path(base).name,
+        "revision": revision.get("revision"),
         "r": min(ranks),
         "lora_alpha": float(f"{min(ranks) * reader.scale:.12g}"),
         "lora_dropout": 0.0,
