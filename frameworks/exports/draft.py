@@ -108,9 +108,22 @@ class ExportSource:
 
     @property
     def model(self) -> str:
-        """The model's hub id, or its folder as seen from the export's."""
+        """The model that training begins with: its hub id, or its folder as seen from the export's."""
+        if (start := self.job.model.warm_start) is None:
+            return self.named_model.partition("@")[0]
+        return Here("warm-start") if self.starts_from_run else self._seen(Path(start).expanduser())
+
+    @property
+    def named_model(self) -> str:
+        """The model whose tokenizer and config are the job's: its hub id with its revision, or its folder."""
         folder = model_folder(self.job, self.job_path)
-        return self.job.model.path if folder is None else self._seen(folder)
+        return self.job.model.hub_name if folder is None else self._seen(folder)
+
+    @property
+    def starts_from_run(self) -> bool:
+        """Whether the job's warm start is no folder of a model that is here: a run's, or one that is missing."""
+        start = self.job.model.warm_start
+        return start is not None and not (self.job_folder / Path(start).expanduser() / "config.json").is_file()
 
     @property
     def data(self) -> str:
@@ -440,14 +453,11 @@ class ExportDraft(SettingsDraft):
         for name, kind in self.source.plan.job.rounds.kinds:
             if kind.rollout.prefix is None:
                 continue
+            where = f"rounds.{name}.rollout.prefix"
             if key is None:
-                self.note(
-                    f"rounds.{name}.rollout.prefix", "not expressible", "the engine that has a prompt is not sought"
-                )
+                self.note(where, "not expressible", "the engine that has a prompt is not sought")
             else:
-                self.approximate(
-                    f"rounds.{name}.rollout.prefix", key, True, "prefixes are kept; samples are not sent to them"
-                )
+                self.approximate(where, key, True, "prefixes are kept; samples are not sent to them")
 
     def rounds(self, key: str = "", value: Any = None) -> None:
         """The mode with its rounds: by the plug-in's key, or not at all."""
@@ -456,9 +466,7 @@ class ExportDraft(SettingsDraft):
         if job.bias.mode != "sync":
             parts += ["rounds.short.issue", *(["rounds.long.issue"] if job.rounds.long else [])]
             parts += ["rounds.short.cutoff_tokens"] if job.rounds.short.cutoff_tokens else []
-        said = f"{job.bias.mode}" + (
-            f", cutoff {job.rounds.short.cutoff_tokens}" if job.rounds.short.cutoff_tokens else ""
-        )
+        said = job.bias.mode + (f", cutoff {cutoff}" if (cutoff := job.rounds.short.cutoff_tokens) else "")
         if job.bias.mode == "sync":
             self.note(", ".join(parts), "mapped", value="sync, the framework's own rounds")
         elif self.plugin and key:

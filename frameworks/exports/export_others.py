@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .draft import ExportDraft, FrameworkExport, Here
 from .export_verl import WHITENS, map_adapters
+from .job_keys import job_keys
 from .own_files import flag_words, override_words, reward_file, rows_file, run_file, shell_line, skyrl_main
 
 
@@ -28,6 +29,13 @@ def export_skyrl(draft: ExportDraft) -> FrameworkExport:
     draft.map("rollout.max_prompt_tokens", f"{trainer}max_prompt_length", spec.max_prompt_tokens)
     draft.map("rollout.max_response_tokens", "generator.sampling_params.max_generate_length", spec.max_response_tokens)
     draft.map("rollout.temperature", "generator.sampling_params.temperature", spec.temperature)
+    sampling = "generator.sampling_params."
+    job_keys(draft, {
+        **{f"rollout.{name}": f"{sampling}{name}" for name in ("top_p", "top_k", "min_p", "stop")},
+        "rollout.stop_token_ids": f"{sampling}additional_kwargs.stop_token_ids",
+        "engine.kv_cache_dtype": f"{engine}engine_init_kwargs.kv_cache_dtype",
+        "engine.max_num_batched_tokens": f"{engine}max_num_batched_tokens",
+    })  # fmt: skip
     draft.rounds()
     draft.engines(f"{engine}tensor_parallel_size", f"{engine}num_engines")
     draft.sequences(f"{engine}max_num_seqs")
@@ -156,6 +164,7 @@ def export_openrlhf(draft: ExportDraft) -> FrameworkExport:
     draft.map("rollout.max_response_tokens", "--rollout.max_new_tokens", spec.max_response_tokens)
     draft.map("rollout.max_prompt_tokens", "--data.max_len", spec.longest_tokens)
     draft.map("rollout.temperature", "--rollout.temperature", spec.temperature)
+    job_keys(draft, {"rollout.top_p": "--rollout.top_p"})
     draft.rounds()
     draft.engines("--vllm.tensor_parallel_size", "--vllm.num_engines")
     draft.sequences(None, "the engine's own default (256 or more) holds")

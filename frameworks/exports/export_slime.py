@@ -9,6 +9,7 @@ from ...plans.facts.model_shape import named_model, tp_divides
 from ...plans.yaml.errors import InputError
 from .draft import ExportDraft, ExportSource, FrameworkExport, Here
 from .export_verl import WHITENS
+from .job_keys import job_keys
 from .own_files import flag_words, reward_file, rows_file, run_file, shell_line
 
 _MODULE = "rlplan.frameworks.slime.slime_rollout"
@@ -60,6 +61,15 @@ def _export(draft: ExportDraft, name: Literal["slime", "vime"]) -> FrameworkExpo
     draft.map("rollout.max_prompt_tokens", "--rollout-max-prompt-len", spec.max_prompt_tokens)
     draft.map("rollout.max_response_tokens", "--rollout-max-response-len", spec.max_response_tokens)
     draft.map("rollout.temperature", "--rollout-temperature", spec.temperature)
+    own = {f"rollout.{name}": f"--rollout-{name.replace('_', '-')}" for name in ("top_p", "top_k", "stop",
+           "stop_token_ids")}  # fmt: skip
+    if name == "slime":
+        batch, near = "--sglang-chunked-prefill-size", {"engine.max_num_batched_tokens": "tokens of a prefill alone"}
+    else:
+        batch, near = "--vllm-max-num-batched-tokens", {}
+    engine = "--sglang-" if name == "slime" else "--vllm-"
+    own |= {"engine.kv_cache_dtype": f"{engine}kv-cache-dtype", "engine.max_num_batched_tokens": batch}
+    job_keys(draft, own, near)
     if draft.plugin and source.plan.job.bias.mode != "sync":
         draft.set("--data-source-path", f"{_MODULE}.PlannedDataSource")
         draft.set("--custom-config-path", Here("rlplan.yaml"))
@@ -67,7 +77,6 @@ def _export(draft: ExportDraft, name: Literal["slime", "vime"]) -> FrameworkExpo
     else:
         _built_in_rounds(draft)
     draft.engines("--rollout-num-gpus-per-engine")
-    engine = "--sglang-" if name == "slime" else "--vllm-"
     draft.sequences(f"{engine}{'max-running-requests' if name == 'slime' else 'max-num-seqs'}")
     if name == "slime":
         draft.kv(f"{engine}mem-fraction-static", None if source.on_cpu else source.engine_share(with_activations=False))
@@ -103,7 +112,7 @@ def _export(draft: ExportDraft, name: Literal["slime", "vime"]) -> FrameworkExpo
 
 def _script(source: ExportSource, name: str, command: str, planned: bool) -> str:
     """run.sh: the model's sizes come from the framework's own scripts/models."""
-    shape = architecture_of(source.model)
+    shape = architecture_of(source.named_model.partition("@")[0])
     model = "MODEL.sh" if shape is None else f"{shape.name[:1].lower()}{shape.name[1:]}.sh"
     checkout = f"{name.upper()}_DIR"
     plan = 'export RLPLAN_PLAN="$PWD/plan.yaml"\necho "rlplan_plan: $RLPLAN_PLAN" > rlplan.yaml\n' if planned else ""

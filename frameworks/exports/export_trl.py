@@ -7,6 +7,7 @@ from typing import Any
 from ...plans.phrases.numbers import count
 from .draft import ExportDraft, ExportSource, FrameworkExport
 from .export_verl import map_adapters
+from .job_keys import job_keys
 from .own_files import reward_file, yaml_text
 
 _HEAD = "ADDRESS"
@@ -146,6 +147,7 @@ def _algorithm(draft: ExportDraft) -> None:
         ("temperature", "temperature", source.job.rollout.temperature), ("seed", "seed", algorithm.seed),
     ):  # fmt: skip
         draft.map(f"algorithm.{name}", key, value)
+    _sampling(draft)
     if template := source.job.data.chat_template_kwargs:
         draft.map("data.chat_template_kwargs", "chat_template_kwargs", template)
     kl = algorithm.kl
@@ -188,6 +190,18 @@ def _algorithm(draft: ExportDraft) -> None:
         if sampling is not None:
             draft.set("vllm_importance_sampling_mode", f"token_{sampling.beyond}")
             draft.set("vllm_importance_sampling_clip_max", sampling.cap)
+
+
+def _sampling(draft: ExportDraft) -> None:
+    """How tokens are drawn, and what ends a response: those of vLLM are parameters of its requests."""
+    source = draft.source
+    keys = {f"rollout.{name}": name for name in ("top_p", "top_k", "min_p")} | {"model.revision": "model_revision"}
+    if not source.on_cpu:
+        keys |= {"rollout.stop": "generation_kwargs", "rollout.stop_token_ids": "generation_kwargs"}
+    job_keys(draft, keys, {"model.revision": "not of the engine, which is made of the main branch; weights follow"})
+    if "generation_kwargs" in draft.settings:
+        ends = {name: list(getattr(source.job.rollout, name)) for name in ("stop", "stop_token_ids")}
+        draft.set("generation_kwargs", {name: value for name, value in ends.items() if value})
 
 
 def _trainers(draft: ExportDraft, world: int) -> None:
@@ -252,7 +266,7 @@ from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser{peft}
 
 HERE = Path(__file__).parent
 args, model = TrlParser((GRPOConfig, ModelConfig)).parse_args_and_config()
-args.model_init_kwargs = {{"dtype": model.dtype}}
+args.model_init_kwargs = {{"dtype": model.dtype, "revision": model.model_revision}}
 rows = read_prompts(HERE / {str(source.data)!r}, load_job(HERE / {str(source.job_file)!r}).reward, "no")
 data = Dataset.from_list([{{"prompt": row.prompt, "answer": json.dumps(row.answer)}} for row in rows])
 trainer = GRPOTrainer(model.model_name_or_path, reward, args=args, train_dataset=data{lora})

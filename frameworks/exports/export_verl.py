@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...plans.schema.levers import ALL_LINEAR
 from ..keys.key_table import key_table
 from .draft import ExportDraft, FrameworkExport, Here
+from .job_keys import job_keys
 from .own_files import override_words, reward_file, rows_file, run_file, shell_line
 
 AR = "actor_rollout_ref."
@@ -40,6 +41,12 @@ def export_verl(draft: ExportDraft) -> FrameworkExport:
     draft.map("rollout.max_prompt_tokens", "data.max_prompt_length", spec.max_prompt_tokens)
     draft.map("rollout.max_response_tokens", "data.max_response_length", spec.max_response_tokens)
     draft.map("rollout.temperature", f"{rollout}temperature", spec.temperature)
+    job_keys(draft, {
+        "rollout.top_p": f"{rollout}top_p",
+        "rollout.top_k": f"{rollout}top_k",
+        "engine.kv_cache_dtype": f"{rollout}engine_kwargs.vllm.kv_cache_dtype",
+        "engine.max_num_batched_tokens": f"{rollout}max_num_batched_tokens",
+    })  # fmt: skip
     draft.set(f"{rollout}name", "vllm")
     draft.rounds("trainer.v1.trainer_mode", "rlplan")
     draft.engines(f"{rollout}tensor_model_parallel_size")

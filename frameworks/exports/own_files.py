@@ -140,7 +140,7 @@ from rlplan.plans.schema.job import load_job
 HERE = Path(__file__).parent
 
 if __name__ == "__main__":
-    job, tokenizer = load_job({job}), load_tokenizer({_folder(source.model)})
+    job, tokenizer = load_job({job}), load_tokenizer({_folder(source.named_model)})
     rows = load_prompts(
         {data}, tokenizer, job.rollout.max_prompt_tokens, job.reward, job.data.chat_template_kwargs
     )
@@ -252,10 +252,16 @@ def hydra_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(hydra_text, value))}]"
+        return f"[{','.join(_quoted_text(each) for each in value)}]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{hydra_text(each)}" for key, each in value.items()) + "}"
     return _number(value)
+
+
+def _quoted_text(value: Any) -> str:
+    """An item of a list: in quotes where it is more than a word."""
+    plain = isinstance(value, Here) or not isinstance(value, str) or re.fullmatch(r"[\w./-]+", value)
+    return hydra_text(value) if plain else json.dumps(value, ensure_ascii=False)
 
 
 def _number(value: Any) -> str:

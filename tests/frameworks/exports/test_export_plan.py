@@ -196,6 +196,61 @@ def test_a_kl_to_a_reference_is_exported_or_told_to_miss(tmp_path, framework):
         assert (0.03 in export.settings.values()) == (expected is not None)
 
 
+FEW_HAVE = {  # by framework: those of the job's keys that have no key there
+    "trl": {"engine.kv_cache_dtype", "engine.max_num_batched_tokens"},
+    "verl": {"rollout.min_p", "rollout.stop", "rollout.stop_token_ids", "model.revision"},
+    "slime": {"rollout.min_p", "model.revision"},
+    "skyrl": {"model.revision"},
+    "openrlhf": {
+        "rollout.top_k", "rollout.min_p", "rollout.stop", "rollout.stop_token_ids", "engine.kv_cache_dtype",
+        "engine.max_num_batched_tokens", "model.revision",
+    },
+}  # fmt: skip
+FEW_HAVE["vime"] = FEW_HAVE["slime"]
+
+
+@pytest.mark.parametrize("framework", EXPORTS)
+def test_keys_that_few_frameworks_have_are_exported_or_told(tmp_path, framework):
+    source, table = ExportSource.read(EXAMPLES / "math-32b.yaml", tmp_path), key_table(framework)
+    said = {
+        "rollout.top_p": 0.93, "rollout.top_k": 41, "rollout.min_p": 0.02, "rollout.stop": ["</a>, b", "\n\n"],
+        "rollout.stop_token_ids": [151645], "engine.kv_cache_dtype": "fp8_e5m2",
+        "engine.max_num_batched_tokens": 5120, "model.revision": "v1.1",
+    }  # fmt: skip
+    data = source.job.model_dump(mode="json")
+    for name, value in said.items():
+        section, key = name.split(".")
+        data.setdefault(section, {})[key] = value
+    export = EXPORTS[framework](ExportDraft(framework, source=replace(source, job=Job.model_validate(data))))
+    assert all(key in table and table.dead(key) is None for key in export.settings)
+    told = {each.decision: each for each in export.decisions}
+    assert {name for name in said if told[name].status == "not expressible"} == FEW_HAVE[framework]
+    for name in said.keys() - FEW_HAVE[framework]:
+        value = export.settings[told[name].key]
+        assert said[name] in (value, *(value.values() if isinstance(value, dict) else ()))
+    plain = EXPORTS[framework](ExportDraft(framework, source=source))
+    assert not said.keys() & {each.decision for each in plain.decisions}
+    if framework == "skyrl":
+        assert r"""generator.sampling_params.stop=["</a>, b","\n\n"]""" in export.files["run.sh"]
+    if framework == "trl":
+        told_ends = yaml.safe_load(export.files["grpo.yaml"])["generation_kwargs"]
+        assert told_ends == {"stop": said["rollout.stop"], "stop_token_ids": [151645]}
+
+
+@pytest.mark.parametrize("framework", EXPORTS)
+def test_a_warm_start_is_the_model_that_is_exported(tmp_path, framework):
+    source = ExportSource.read(EXAMPLES / "math-32b.yaml", tmp_path)
+    (tmp_path / "sft").mkdir()
+    model = source.job.model.model_copy(update={"warm_start": str(tmp_path / "sft")})
+    source = replace(source, job=source.job.model_copy(update={"model": model}))
+    for expected, status in (("warm-start", "approximated"), ("sft", "mapped")):
+        export = EXPORTS[framework](ExportDraft(framework, source=source))
+        (told,) = [each for each in export.decisions if each.decision == "model.warm_start"]
+        assert (told.value, told.status) == (expected, status) and expected in map(str, export.settings.values())
+        assert ("rlplan export-model" in told.cost) == (status == "approximated")
+        (tmp_path / "sft" / "config.json").write_text("{}")
+
+
 @pytest.mark.parametrize("framework", EXPORTS)
 def test_importance_weights_are_exported_for_bfloat16_on_gpus(tmp_path, framework):
     source = ExportSource.read(EXAMPLES / "math-32b.yaml", tmp_path)
