@@ -30,7 +30,7 @@ def data_prompts(documents: Documents, plan_path: Path) -> int | None:
         data = job_paths(documents.job, input_path(documents.plan.inputs.job, plan_path)).data
     except InputError:
         return None
-    return documents.job.data.prompts if data is None else rows_to_plan(documents.job, data)
+    return documents.job.data.trained_prompts if data is None else rows_to_plan(documents.job, data)
 
 
 def epoch_prompts(documents: Documents, plan_path: Path) -> int:

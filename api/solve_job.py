@@ -15,7 +15,7 @@ from ..planner.nodes_front import NodesPoint, nodes_front
 from ..planner.solve import solve as solve_documents
 from ..plans.facts.device_shares import engine_fault
 from ..plans.facts.model_shape import shape_of_job
-from ..plans.files.prompt_rows import prompts_to_plan, read_prompts
+from ..plans.files.prompt_rows import evaluated_prompts, prompts_to_plan
 from ..plans.schema.base import Mode
 from ..plans.schema.cluster import Cluster
 from ..plans.schema.job import Job, job_paths, model_folder, objective_of
@@ -215,8 +215,7 @@ def _read(
     cluster = cluster.model_copy(update={"pools": {**cluster.pools, **fewer}})
     paths = job_paths(job, job_path)
     prompts = prompts_to_plan(job, job_path, paths)
-    held_out = paths.evaluation if paths.evaluation is not None and paths.evaluation.is_file() else None
-    evaluated = None if held_out is None else len(read_prompts(held_out, job.reward, "no"))
+    evaluated = evaluated_prompts(job, paths)
     pools = [pool for _, pool in sorted(cluster.pools.items())]
     if faults := [fault for fault in unfit(profile, job, paths, pools) if not (force and fault.forcible)]:
         told = (f"{each.message}; {each.remedy}{', or use --force' if each.forcible else ''}" for each in faults)

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..plans.files.prompt_rows import held_out_ids
 from ..plans.phrases.numbers import count
 from ..plans.schema.job import EvaluateSpec, JobPaths, RolloutSpec
 from ..plans.schema.planned_job import PlannedJob
@@ -117,7 +118,11 @@ class Session:
             load_prompts, tokenizer=tokenizer, max_prompt_tokens=job.rollout.max_prompt_tokens, reward=job.reward,
             template=job.data.chat_template_kwargs,
         )  # fmt: skip
-        prompts = read(paths.data)
+        every = read(paths.data)
+        held_out = held_out_ids(job.data, every)
+        prompts = {name: prompt for name, prompt in every.items() if name not in held_out}
+        if held_out:
+            watcher.note(f"data.held_out: {len(held_out)} of {count(len(every), 'prompt')} are not trained on")
         settings = _configuration(executions, paths)
         asked, judge_tokenizer = None, None
         if settings.judge is not None:
@@ -167,12 +172,13 @@ class Session:
         if job.evaluate is not None and member is not None:
             watcher.note("evaluate: a job of a co-execution group, whose engines others use in turns, is not evaluated")
         elif job.evaluate is not None:
-            assert paths.evaluation is not None, "prepare has looked for it"
-            held_out = read(paths.evaluation)
-            self._evaluated = list(held_out), runner(held_out, job.evaluate)
+            own = {name: prompt for name, prompt in every.items() if name in held_out}
+            asked_for = own if paths.evaluation is None else read(paths.evaluation)
+            self._evaluated = list(asked_for), runner(asked_for, job.evaluate)
             trained = {prompt.tokens for prompt in prompts.values()}
-            if both := sum(prompt.tokens in trained for prompt in held_out.values()):
-                watcher.note(f"evaluate.data: {both} of its {count(len(held_out), 'prompt')} are trained on, too")
+            if both := sum(prompt.tokens in trained for prompt in asked_for.values()):
+                key = "data.held_out" if paths.evaluation is None else "evaluate.data"
+                watcher.note(f"{key}: {both} of its {count(len(asked_for), 'prompt')} are trained on, too")
         rounds = runner(prompts, job.rollout)
         self._runs = [self._run(execution, rounds, trainers[execution.name], prompts) for execution in executions]
 

@@ -159,7 +159,7 @@ def _solved(
             varied = any(path.startswith("profile.") for path in point.values)
             profile, profile_notes = _profile_of_point(point.profile, point.base, job, point.cluster, varied, folder)
             notes += profile_notes
-            prompts = job.data.prompts if options.prompts is None else options.prompts
+            prompts = job.data.trained_prompts if options.prompts is None else options.prompts
             if prompts is not None and prompts < job.rollout.prompts_per_step:
                 needed = job.rollout.prompts_per_step
                 raise InputError(f"the data has {prompts} prompts, and a step trains {needed} different ones")

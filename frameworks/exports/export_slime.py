@@ -51,8 +51,10 @@ def _export(draft: ExportDraft, name: Literal["slime", "vime"]) -> FrameworkExpo
     schedule = source.job.algorithm.schedule
     if schedule.decay_steps:
         draft.map("algorithm.schedule.decay_steps", "--num-rollout", schedule.warmup_steps + schedule.decay_steps)
-    elif source.job.data.prompts:  # one of both must be there; the plug-in trains what waits before the last rollout
-        draft.set("--num-rollout", source.job.data.prompts // spec.prompts_per_step)
+    elif (
+        prompts := source.job.data.trained_prompts
+    ):  # one of both must be there; the plug-in trains what waits before the last rollout
+        draft.set("--num-rollout", prompts // spec.prompts_per_step)
     else:
         draft.set("--num-epoch", 1)
     draft.map("issue.prompts_per_step", "--rollout-batch-size", spec.prompts_per_step)

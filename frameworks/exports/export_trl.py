@@ -260,14 +260,14 @@ from pathlib import Path
 
 from datasets import Dataset
 from reward import reward
-{imported}from rlplan.plans.files.prompt_rows import read_prompts
+{imported}from rlplan.plans.files.prompt_rows import trained_rows
 from rlplan.plans.schema.job import load_job
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser{peft}
 
 HERE = Path(__file__).parent
 args, model = TrlParser((GRPOConfig, ModelConfig)).parse_args_and_config()
 args.model_init_kwargs = {{"dtype": model.dtype, "revision": model.model_revision}}
-rows = read_prompts(HERE / {str(source.data)!r}, load_job(HERE / {str(source.job_file)!r}).reward, "no")
+rows = trained_rows(load_job(HERE / {str(source.job_file)!r}), HERE / {str(source.data)!r}, "no")
 data = Dataset.from_list([{{"prompt": row.prompt, "answer": json.dumps(row.answer)}} for row in rows])
 trainer = GRPOTrainer(model.model_name_or_path, reward, args=args, train_dataset=data{lora})
 {called}trainer.train()

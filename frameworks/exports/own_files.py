@@ -111,7 +111,7 @@ import json
 from pathlib import Path
 
 from datasets import Dataset
-from rlplan.plans.files.prompt_rows import read_prompts
+from rlplan.plans.files.prompt_rows import trained_rows
 from rlplan.plans.schema.job import load_job
 
 HERE = Path(__file__).parent
@@ -124,7 +124,7 @@ def chat(prompt):
 
 if __name__ == "__main__":
     rows = [
-{_ROWS[framework]}        for at, row in enumerate(read_prompts({data}, load_job({job}).reward, "no"))
+{_ROWS[framework]}        for at, row in enumerate(trained_rows(load_job({job}), {data}, "no"))
     ]
     Dataset.from_list(rows).to_parquet(HERE / "data.parquet")
 '''
@@ -135,6 +135,7 @@ import json
 from pathlib import Path
 
 from rlplan.executor.rollout.prompts import load_prompts, load_tokenizer
+from rlplan.plans.files.prompt_rows import held_out_ids
 from rlplan.plans.schema.job import load_job
 
 HERE = Path(__file__).parent
@@ -144,7 +145,9 @@ if __name__ == "__main__":
     rows = load_prompts(
         {data}, tokenizer, job.rollout.max_prompt_tokens, job.reward, job.data.chat_template_kwargs
     )
-    lines = [json.dumps({{"prompt": row.text, "label": {label}}}) for row in rows.values()]
+    held_out = held_out_ids(job.data, rows)
+    trained = [row for name, row in rows.items() if name not in held_out]
+    lines = [json.dumps({{"prompt": row.text, "label": {label}}}) for row in trained]
     (HERE / "rows.jsonl").write_text("\\n".join(lines) + "\\n", encoding="utf-8")
 '''
 

@@ -28,12 +28,12 @@ class CheckedData:
     """What was found in a data file.
 
     Attributes:
-        rows: number of good rows.
+        ids: of the good rows.
         faults: of the other rows.
         unjudged: good rows whose answer could not be read here, where math-verify is not installed.
     """
 
-    rows: int
+    ids: tuple[str, ...]
     faults: tuple[RowFault, ...]
     unjudged: int
 
@@ -54,7 +54,7 @@ class DataReader:
         if key not in self._found:
             try:
                 rows, faults = read_rows(path, reward, self.judged, self.progress)
-                found = CheckedData(len(rows), tuple(faults), sum(not row.judged for row in rows))
+                found = CheckedData(tuple(row.id for row in rows), tuple(faults), sum(not row.judged for row in rows))
                 self._found[key] = found
             except InputError as error:
                 self._found[key] = error

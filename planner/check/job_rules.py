@@ -10,7 +10,7 @@ from ...plans.check.any_document import read_document
 from ...plans.check.finding import DataRow, Fault
 from ...plans.check.plan_fit import one_of
 from ...plans.facts.model_shape import model_of_job, tp_sizes, undivided
-from ...plans.files.prompt_rows import MOST_FAULTS, other_count
+from ...plans.files.prompt_rows import MOST_FAULTS, held_out_ids, other_count
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
 from ...plans.schema.job import Job, job_paths, missing_files
@@ -93,7 +93,7 @@ def few_prompts(
     `data`: None where the file is not here; then `data.prompts` of the job counts.
     """
     named = f"'{job.data.path}'" if data is not None else "data.prompts: the data"
-    rows = job.data.prompts
+    rows, trained = job.data.prompts, job.data.trained_prompts
     if data is not None:
         try:
             found = reader.read(data, job.reward)
@@ -104,12 +104,14 @@ def few_prompts(
                 _data_fault(job, location, fault.line, fault.text, DataRow(str(data), fault.line, fault.id))
                 for fault in found.faults
             ]
-        rows = found.rows
-    if rows is None:
+        rows = len(found.ids)
+        trained = rows - len(held_out_ids(job.data, found.ids))
+    if rows is None or trained is None:
         return []
-    needed = job.rollout.prompts_per_step
-    if rows < needed:
-        message = f"{named} has {count(rows, 'prompt')}, and a step trains {needed} different ones"
+    needed, few = job.rollout.prompts_per_step, count(trained, "prompt")
+    few += "" if job.data.held_out is None else " beside those of data.held_out"
+    if trained < needed:
+        message = f"{named} has {few}, and a step trains {needed} different ones"
         return [Fault("too-few-prompts", location, message, "add rows, or lower rollout.prompts_per_step")]
     if plan is None:
         if job.data.prompts in (None, rows):
@@ -118,9 +120,9 @@ def few_prompts(
     short, long, target = plan.rounds.short, plan.rounds.long, plan.issue.prompts_per_step
     queue = None if long is None or long.queue is None else long.issue.prompts
     wanted = prompts_wanted(plan.bias.mode, target, short.issue.prompts, short.long_share or 0.0, queue=queue)
-    if rows >= wanted:
+    if trained >= wanted:
         return []
-    message = f"{named} has {count(rows, 'prompt')}; a round's and those that wait for another are up to {wanted}"
+    message = f"{named} has {few}; a round's and those that wait for another are up to {wanted}"
     return [Fault("too-few-prompts", ("job", "rounds", "short", "issue", "prompts"), message, "solve again")]
 
 
@@ -141,7 +143,7 @@ def data_notes(job: Job, path: str, reader: DataReader) -> list[str]:
         return []
     if found is None:
         return []
-    rows = count(found.rows + len(found.faults), "row")
+    rows = count(len(found.ids) + len(found.faults), "row")
     many = [f"{len(found.faults)} of {rows} of the data have faults"] if len(found.faults) > MOST_FAULTS else []
     unread = (
         f"{found.unjudged} of {rows} have answers that only math-verify reads, and it is not installed here; to check "

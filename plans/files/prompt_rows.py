@@ -8,16 +8,18 @@ anything starts. Further keys that change a prompt are used, or refused where no
 
 from __future__ import annotations
 
+import hashlib
+import heapq
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ..answers import AnswerError
 from ..phrases.numbers import count
-from ..schema.job import Job, JobPaths, RewardKind, RewardSpec, job_paths, missing_files
+from ..schema.job import DataSpec, Job, JobPaths, RewardKind, RewardSpec, job_paths, missing_files
 from ..yaml.errors import InputError, joined
 from ..yaml.input_files import DATA_BYTES
 from ..yaml.yaml_io import error_at
@@ -162,21 +164,61 @@ def _header(data: bytes, line: int) -> int | None:
     return line if names else None
 
 
+def held_out_ids(data: DataSpec, ids: Iterable[str]) -> frozenset[str]:
+    """Those of a file's prompts that are held out of training: whose hash with the seed is below the share, or is among
+    so many smallest ones. So a row that is added changes nothing for the others with a share, and with a number at most
+    puts one back."""
+    if data.held_out is None:
+        return frozenset()
+    draws = {name: hashlib.sha256(f"{data.seed}:{name}".encode()).digest() for name in ids}
+    if data.held_out < 1:
+        return frozenset(name for name, draw in draws.items() if int.from_bytes(draw[:8]) < data.held_out * 2**64)
+    return frozenset(heapq.nsmallest(int(data.held_out), draws, key=lambda name: draws[name]))
+
+
+def trained_rows(job: Job, data: str | Path, judged: Judged = "all", progress: Progress = _untold) -> list[Prompt]:
+    """The rows of the job's data file that are trained on, in its order. Raises InputError as `read_prompts` does."""
+    rows = read_prompts(data, job.reward, judged, progress)
+    held_out = held_out_ids(job.data, (row.id for row in rows))
+    return [row for row in rows if row.id not in held_out]
+
+
 def enough_prompts(job: Job, data: str | Path, progress: Progress = _untold) -> int:
     """The number of prompts in the job's data file, for training.
 
-    Raises InputError as `read_prompts` does, and if there are fewer prompts than a step trains: the prompts of a step
-    must all be different.
+    Raises InputError as `read_prompts` does, if there are fewer prompts than a step trains (the prompts of a step must
+    all be different), and if none is held out for evaluations that name no data.
     """
-    return _enough(job, data, len(read_prompts(data, job.reward, progress=progress)))
+    rows = read_prompts(data, job.reward, progress=progress)
+    held_out = len(held_out_ids(job.data, (row.id for row in rows)))
+    if job.evaluate is not None and job.evaluate.data is None and not held_out:
+        raise InputError(
+            f"none of its {count(len(rows), 'prompt')} is held out for evaluations (data.held_out); raise that, or "
+            "name a file in evaluate.data",
+            str(data),
+        )
+    return _enough(job, data, len(rows) - held_out)
+
+
+def evaluated_prompts(job: Job, paths: JobPaths) -> int | None:
+    """The number of prompts of an evaluation, for planning; None without evaluations, or where it is not known."""
+    if job.evaluate is None:
+        return None
+    if job.evaluate.data is not None:
+        file = paths.evaluation
+        return len(read_prompts(file, job.reward, "no")) if file is not None and file.is_file() else None
+    if paths.data is None:
+        return job.data.held_out_of(job.data.prompts or 0)
+    return len(held_out_ids(job.data, (row.id for row in read_rows(paths.data, job.reward, "no")[0])))
 
 
 def _enough(job: Job, data: str | Path, rows: int) -> int:
     needed = job.rollout.prompts_per_step
     if rows < needed:
+        beside = "" if job.data.held_out is None else " beside those of data.held_out"
         raise InputError(
-            f"has {count(rows, 'prompt')}, and a step trains {needed} different ones (rollout.prompts_per_step); add "
-            "rows, or lower that",
+            f"has {count(rows, 'prompt')}{beside}, and a step trains {needed} different ones "
+            "(rollout.prompts_per_step); add rows, or lower that",
             str(data),
         )
     return rows
@@ -200,7 +242,8 @@ def evaluation_file(job: Job, job_path: str | Path) -> Path | None:
 
 
 def prompts_to_plan(job: Job, job_path: str | Path, paths: JobPaths) -> int:
-    """The number of prompts to plan with: the rows of the data file, or `data.prompts` if there is no file here.
+    """The number of prompts to plan with: the rows of the data file, or `data.prompts` if there is no file here,
+    without those that are held out.
 
     `paths`: from `job_paths(job, job_path)`. Warns of rows whose answers cannot be scored: a plan can be made all the
     same. Raises InputError as `read_prompts` does for other faults, and if a step trains more prompts than there are,
@@ -209,15 +252,21 @@ def prompts_to_plan(job: Job, job_path: str | Path, paths: JobPaths) -> int:
     stated = job.data.prompts
     if paths.data is None:
         assert stated is not None, "job_paths refuses a job without data"
-        return stated
-    rows = rows_to_plan(job, paths.data)
+        return stated - job.data.held_out_of(stated)
+    rows, trained = _rows_to_plan(job, paths.data)
     if stated is not None and stated != rows:
         raise error_at(job_path, ("data", "prompts"), f"data.prompts: {other_count(job, rows)}")
-    return rows
+    return trained
 
 
 def rows_to_plan(job: Job, data: Path) -> int:
-    """The number of rows of the job's data file, for planning; warns and raises as `prompts_to_plan`."""
+    """The number of rows of the job's data file that are trained on, for planning; warns and raises as
+    `prompts_to_plan`."""
+    return _rows_to_plan(job, data)[1]
+
+
+def _rows_to_plan(job: Job, data: Path) -> tuple[int, int]:
+    """(rows of the file, those of them that are trained on)."""
     rows, faults = read_rows(data, job.reward, "fast")
     broken = [fault for fault in faults if not fault.unscorable]
     if broken:
@@ -229,7 +278,9 @@ def rows_to_plan(job: Job, data: Path) -> int:
             "rlplan check JOB lists them",
             stacklevel=2,
         )
-    return _enough(job, data, len(rows) + len(faults))
+    found = len(rows) + len(faults)
+    ids = [row.id for row in rows] + [fault.id for fault in faults if fault.id is not None]
+    return found, _enough(job, data, found - len(held_out_ids(job.data, ids)))
 
 
 def other_count(job: Job, rows: int) -> str:

@@ -105,6 +105,10 @@ class DataSpec(Strict):
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the order in which prompts are drawn in each epoch."""
 
+    held_out: Annotated[Positive | None, Field(exclude_if=is_none)] = None
+    """Prompts that are never trained on, which `evaluate` decodes where it names no data: a share of them below 1, or
+    how many. `seed` and a row's id say which: with a share, rows that are added move no other row."""
+
     chat_template_kwargs: Annotated[dict[str, JsonValue], Field(exclude_if=is_empty, default_factory=dict)]
     """Variables of the model's chat template for all prompts that are chat messages, those of evaluations, too, such as
     `{enable_thinking: false}`; a row's own `chat_template_kwargs` come first."""
@@ -115,9 +119,21 @@ class DataSpec(Strict):
             raise cross_error(
                 "names no prompts; add path, a JSONL file, or prompts, how many there will be", rule="missing-key"
             )
+        if self.held_out is not None and self.held_out > 1 and self.held_out % 1:
+            raise cross_error(f"is {self.held_out:g}; write a share below 1, or a whole number of prompts", "held_out")
         if own := next((name for name in self.chat_template_kwargs if name in OF_THE_TEMPLATE), None):
             raise cross_error(f"has '{own}', which is no variable of its own there; remove it", "chat_template_kwargs")
         return self
+
+    @property
+    def trained_prompts(self) -> int | None:
+        """How many prompts will be trained on by `prompts`, near the number where `held_out` is a share of them."""
+        return None if self.prompts is None else self.prompts - self.held_out_of(self.prompts)
+
+    def held_out_of(self, prompts: int) -> int:
+        """How many of so many prompts are held out, near the number where a share of them is."""
+        held_out = self.held_out or 0
+        return min(prompts, round(held_out * prompts if held_out < 1 else held_out))
 
 
 class ModelSpec(Strict):
@@ -274,11 +290,23 @@ class Job(Strict):
         return self
 
     @model_validator(mode="after")
-    def _prompts_fill_a_step(self) -> Job:
-        prompts, needed = self.data.prompts, self.rollout.prompts_per_step
-        if prompts is not None and prompts < needed:
+    def _evaluations_have_prompts(self) -> Job:
+        if self.evaluate is not None and self.evaluate.data is None and self.data.held_out is None:
             raise cross_error(
-                f"is {prompts}, and a step trains {needed} different ones (rollout.prompts_per_step); lower that, or "
+                "names no prompts; add data, a file of rows, or data.held_out, a share of the job's own",
+                "evaluate",
+                rule="missing-key",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _prompts_fill_a_step(self) -> Job:
+        prompts, needed = self.data.trained_prompts, self.rollout.prompts_per_step
+        if prompts is not None and prompts < needed:
+            held_out = "" if self.data.held_out is None else f", {prompts} without data.held_out"
+            raise cross_error(
+                f"is {self.data.prompts}{held_out}, and a step trains {needed} different ones "
+                "(rollout.prompts_per_step); lower that, or "
                 "use more data",
                 "data.prompts",
                 rule="too-few-prompts",
@@ -301,7 +329,7 @@ class JobPaths:
         model: the absolute path of the local folder, or the hub id, `owner/name@revision` where a revision is named;
             `pretrained` makes of it what transformers and vLLM accept.
         data: absolute path of the file of prompts; None if there is no file and the job only says `data.prompts`.
-        evaluation: of the file of prompts of `evaluate`; None without such a section.
+        evaluation: of the file of prompts of `evaluate`; None where it names none.
         warm_start: of what `model.warm_start` names; None without it.
         weights: the folder of a model whose weights training begins with; "": those of `model`.
         model_folder: the local folder, or None for a hub id.
@@ -409,7 +437,7 @@ def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Ite
             yield ("model", "warm_start"), f"no such folder: '{job.model.warm_start}'; paths are relative to this file"
     if job.model.revision is not None and _folder(job.model.path, job_path) is not None:
         yield ("model", "revision"), f"'{job.model.path}' is a folder, which has no revisions; remove the key"
-    if job.evaluate is not None and to_train:
+    if job.evaluate is not None and job.evaluate.data is not None and to_train:
         held_out = _beside(job.evaluate.data, job_path)
         if held_out is None or not os.path.isfile(held_out):  # noqa: PTH113
             yield ("evaluate", "data"), f"no such file: '{job.evaluate.data}'; paths are relative to this file"

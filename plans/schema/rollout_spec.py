@@ -107,8 +107,9 @@ class EngineSpec(Strict):
 class EvaluateSpec(Strict):
     """Evaluations of the policy between two steps, on prompts that it is not trained on."""
 
-    data: Annotated[str, Field(min_length=1)]
-    """File of rows as of `data.path`, relative to job.yaml. Each evaluation decodes all of its prompts."""
+    data: Annotated[str | None, Field(min_length=1, exclude_if=is_none)] = None
+    """File of rows as of `data.path`, relative to job.yaml; null: the prompts of `data.held_out`. Each evaluation
+    decodes all of them."""
 
     every_steps: Count
     """Steps between two evaluations; what the run ends with is evaluated in any case."""

@@ -181,6 +181,7 @@ def subject_digest(job: Job, paths: JobPaths) -> str:
     for part in rewards:
         for key in ("adaptive_timeout", "memory_bytes"):
             part.pop(key, None)
+    sections["data"].pop("held_out", None)  # lengths of both parts are alike
     sections["data"].pop("prompts", None)  # nothing can be measured without the file, whose bytes are in the digest
     files = [paths.data] if paths.data is not None else []
     if paths.model_folder is not None and (paths.model_folder / "config.json").is_file():

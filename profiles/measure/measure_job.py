@@ -34,6 +34,7 @@ from ...executor.rollout.reward_sum import RewardSum
 from ...executor.rollout.round_runner import RoundRunner
 from ...plans.facts.model_shape import named_model
 from ...plans.facts.public_models import Architecture
+from ...plans.files.prompt_rows import held_out_ids
 from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job, JobPaths, pretrained
 from ...plans.schema.levers import EngineLayout, UpdateLayout
@@ -246,6 +247,8 @@ async def _measure(
     prompts = load_prompts(
         paths.data, tokenizer, job.rollout.max_prompt_tokens, job.reward, job.data.chat_template_kwargs
     )
+    for held_out in held_out_ids(job.data, prompts):
+        del prompts[held_out]
     subject = Subject(job, paths, pool_name, pool, parameter_count(paths.model))
     known = named_model(pretrained(paths.model)[0]).architecture
     architecture = None if known is None or known.guessed else known

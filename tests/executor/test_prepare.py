@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from rlplan.executor import prepare as prepare_module
 from rlplan.executor import session
@@ -252,6 +253,20 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
     train_pool, where = made["device_ledger"].arguments[3:5]
     assert train_pool.cores == 1 and where["trainer two"] == ["core 0 of node 1"]
     assert made["device_ledger"].options == {"shared": False} and made["ActorPlacer"].options == {"given": ()}
+
+
+def test_prompts_that_are_held_out_are_evaluated_and_not_trained(job, monkeypatch):
+    parts, file = Parts(monkeypatch), job.folder / "job.yaml"
+    told = yaml.safe_load(file.read_text())
+    told["data"]["held_out"], told["evaluate"] = 1, {"every_steps": 2}
+    file.write_text(yaml.safe_dump(told, sort_keys=False))
+    prompt = SimpleNamespace(text="", answer=None, tokens=(1,))
+    monkeypatch.setattr(session, "load_prompts", lambda *_, **__: {"p0": prompt, "p1": prompt})
+    executed(job, parts, monkeypatch)
+    options = parts.made["TrainingRun"].options
+    ((trained,), evaluated) = options["prompt_ids"], options["evaluator"]._prompts
+    assert {trained, *evaluated} == {"p0", "p1"} and len(evaluated) == 1
+    assert "note: data.held_out: 1 of 2 prompts are not trained on" in parts.log
 
 
 def test_a_member_of_a_group_has_its_nodes_and_turns(job, monkeypatch):

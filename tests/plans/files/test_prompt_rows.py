@@ -3,13 +3,29 @@
 import gzip
 import json
 import sys
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 
 import pytest
+import yaml
+from pydantic import ValidationError
 
-from rlplan.plans.files.prompt_rows import MOST_FAULTS, Prompt, read_prompts, read_rows
+from rlplan.plans.files.prompt_rows import (
+    MOST_FAULTS,
+    Prompt,
+    enough_prompts,
+    evaluated_prompts,
+    held_out_ids,
+    prompts_to_plan,
+    read_prompts,
+    read_rows,
+    trained_rows,
+)
+from rlplan.plans.schema.job import DataSpec, Job, JobPaths
 from rlplan.plans.yaml.errors import InputError
+
+from ..conftest import JOB
 
 CHAT = [{"role": "user", "content": "2+2"}]
 ROW = '{"id": "first", "prompt": "p", "answer": 1}'
@@ -278,3 +294,50 @@ def test_the_share_of_rows_that_is_read_is_told(file):
     read_rows(file, progress=lambda text, done: told.append((text, done)))
     assert [text for text, _ in told] == ["0 of 1025 rows", "512 of 1025 rows", "1024 of 1025 rows"]
     assert told[0][1] == 0 < told[1][1] < told[2][1] < 1
+
+
+def job_with(**data):
+    plain = yaml.safe_load(JOB)
+    plain["data"] = {"path": "d.jsonl", **data}
+    plain["rollout"]["prompts_per_step"] = 4
+    return Job.model_validate(plain)
+
+
+@pytest.mark.parametrize(("held_out", "few"), [(0.2, 14), (25, 25)])
+def test_rows_that_are_added_hardly_move_what_is_held_out(held_out, few):
+    data, ids = DataSpec(path="d.jsonl", held_out=held_out), [f"row-{number}" for number in range(100)]
+    first, later = held_out_ids(data, ids), held_out_ids(data, [*reversed(ids), "new-1", "new-2", "new-3"])
+    assert few <= len(first) <= 26 and len(first - later) <= 3 * (held_out > 1)
+    assert later - first <= {"new-1", "new-2", "new-3"}, "what was trained on stays so"
+    assert held_out_ids(data.model_copy(update={"seed": 1}), ids) != first
+    assert held_out_ids(DataSpec(path="d.jsonl"), ids) == frozenset()
+
+
+def test_what_is_held_out_is_neither_trained_nor_planned_with(file):
+    rows = [ROW.replace("first", f"row-{number}") for number in range(10)]
+    file.write_text("\n".join(rows))
+    job = job_with(held_out=3, prompts=10)
+    held_out = held_out_ids(job.data, [f"row-{number}" for number in range(10)])
+    assert len(held_out) == 3
+    assert {row.id for row in trained_rows(job, file)} == {f"row-{number}" for number in range(10)} - held_out
+    paths = JobPaths("m", file, None, file.parent)
+    assert enough_prompts(job, file) == prompts_to_plan(job, file, paths) == 7
+    assert prompts_to_plan(job, file, replace(paths, data=None)) == job.data.trained_prompts == 7
+    with pytest.raises(InputError, match=r"has 3 prompts beside those of data.held_out, and a step trains 4"):
+        enough_prompts(job_with(held_out=7), file)
+
+
+def test_evaluations_decode_what_is_held_out_or_are_refused(file):
+    file.write_text("\n".join(ROW.replace("first", f"row-{number}") for number in range(10)))
+    plain = job_with(held_out=0.3).model_dump(mode="json") | {"evaluate": {"every_steps": 2}}
+    job, paths = Job.model_validate(plain), JobPaths("m", file, None, file.parent)
+    held_out = held_out_ids(job.data, [f"row-{number}" for number in range(10)])
+    assert 0 < len(held_out) == evaluated_prompts(job, paths)
+    plain["data"]["held_out"] = 1e-9
+    with pytest.raises(InputError, match="none of its 10 prompts is held out"):
+        enough_prompts(Job.model_validate(plain), file)
+    del plain["data"]["held_out"]
+    with pytest.raises(ValidationError, match=r"names no prompts; add data, a file of rows, or data.held_out"):
+        Job.model_validate(plain)
+    with pytest.raises(ValidationError, match="a share below 1, or a whole number"):
+        job_with(held_out=1.5)
