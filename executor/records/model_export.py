@@ -36,6 +36,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from ... import __version__
 from ...plans.check.plan_check import input_path
+from ...plans.files.row_files import rows_digest
 from ...plans.phrases.numbers import bytes_text, count, runs_text
 from ...plans.schema.job import Job, is_hub_id, load_job, model_folder, pretrained
 from ...plans.schema.plan import Plan, load_plan
@@ -213,7 +214,7 @@ def _trained(run_dir: Path, until: int, model: str | None) -> _Trained:
         job = load_job(job_path)
         data = None if job.data.path is None else job_path.parent / job.data.path
         found = model or str(model_folder(job, job_path) or job.model.hub_name)
-        return _Trained(plan, found, job, data if data is not None and data.is_file() else None, done, evaluated)
+        return _Trained(plan, found, job, data if data is not None and data.exists() else None, done, evaluated)
     if model is None:
         raise InputError(
             "does not lead to the job of its plan; give the model that it trained with --model", str(run_dir)
@@ -458,7 +459,7 @@ def _card(run_dir: Path, trained: _Trained, step: int, dtype: str, adapter: bool
         how += f"samples a step, at temperature {job.rollout.temperature:g}"
     digests = {"plan": sha256_file(run_dir / PLAN_COPY), "job": plan.inputs.job.sha256}
     if trained.data is not None:
-        digests["data"] = sha256_file(trained.data)
+        digests["data"] = rows_digest(trained.data)
     lines = [
         "---",
         *(f"{key}: {value}" for key, value in head.items()),

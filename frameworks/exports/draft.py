@@ -303,7 +303,7 @@ class ExportDraft(SettingsDraft):
 
     def rows(self) -> None:
         """Whether the file of rows is here."""
-        if not (self.source.job_folder / Path(self.source.job.data.path or "data.jsonl").expanduser()).is_file():
+        if not (self.source.job_folder / Path(self.source.job.data.path or "data.jsonl").expanduser()).exists():
             self.note("data.path", "not expressible", f"the rows are not here yet; put them at {self.source.data}, as "
                       "seen from the export")  # fmt: skip
 

@@ -25,7 +25,7 @@ from ..yaml.input_files import DATA_BYTES
 from ..yaml.yaml_io import error_at
 from .one_row import Prompt as Prompt
 from .one_row import RowRefused, id_of, is_read, prompt_of
-from .row_files import PARQUET_MAGIC, decoded, json_rows, parquet_rows, unpacked
+from .row_files import PARQUET_MAGIC, decoded, folder_rows, json_rows, parquet_rows, unpacked
 
 Judged = Literal["all", "fast", "no"]
 """Which answers are read as the reward will: `all`; `fast`, for planning: those of the first rows that need no
@@ -135,11 +135,12 @@ def _refusal(path: str | Path, faults: Sequence[RowFault], rows: int) -> InputEr
 
 
 def _values(path: str | Path) -> Iterator[tuple[int, Any]]:
-    """(line, value or JsonError) of each row of a file."""
-    data = unpacked(path, DATA_BYTES)
+    """(line, value or JsonError) of each row of a file, or of a folder of them."""
+    folder = Path(path).is_dir()
+    data = b"" if folder else unpacked(path, DATA_BYTES)
     empty = True
-    if data[:4] == PARQUET_MAGIC:
-        for number, row in parquet_rows(data, path):
+    if folder or data[:4] == PARQUET_MAGIC:
+        for number, row in folder_rows(Path(path)) if folder else parquet_rows(data, path):
             # Columns of ids are often whole numbers; JSON's would be quoted.
             named = isinstance(row.get("id"), int) and not isinstance(row["id"], bool)
             yield number, {**row, "id": str(row["id"])} if named else row
@@ -206,7 +207,7 @@ def evaluated_prompts(job: Job, paths: JobPaths) -> int | None:
         return None
     if job.evaluate.data is not None:
         file = paths.evaluation
-        return len(read_prompts(file, job.reward, "no")) if file is not None and file.is_file() else None
+        return len(read_prompts(file, job.reward, "no")) if file is not None and file.exists() else None
     if paths.data is None:
         return job.data.held_out_of(job.data.prompts or 0)
     return len(held_out_ids(job.data, (row.id for row in read_rows(paths.data, job.reward, "no")[0])))

@@ -1,20 +1,24 @@
-"""Files of rows: JSON Lines, one JSON array, or Parquet, each plain or gzipped; told apart by what they hold."""
+"""Files of rows: JSON Lines, one JSON array, or Parquet, each plain or gzipped, told apart by what they hold; and
+folders of rows: Hugging Face data sets that were saved to disk, or shards of Parquet."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
+import json
 import zipfile
 import zlib
 from collections.abc import Iterator
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..yaml.errors import InputError
 from ..yaml.input_files import DATA_BYTES, read_bytes, too_large, utf8
 from ..yaml.json_text import JsonError, array_items, parse_json
+from ..yaml.yaml_io import sha256_file
 
 PARQUET_MAGIC = b"PAR1"
 
@@ -118,21 +122,72 @@ def _is_lines(text: str) -> bool:
 def parquet_rows(data: bytes, path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number from 1, row) of each row of the Parquet file with these bytes, with values as JSON has them. Raises
     InputError for a damaged file, and where pyarrow is not installed."""
+    yield from _column_rows(data, path, "Parquet")
+
+
+def _column_rows(data: bytes, path: str | Path, kind: Literal["Parquet", "Arrow"]) -> Iterator[tuple[int, Any]]:
+    """As `parquet_rows`; `Arrow`: of a stream of record batches."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         todo = "run: pip install pyarrow, or write the rows as JSONL"
-        raise InputError(f"is Parquet, and pyarrow, which reads it, is not installed; {todo}", str(path)) from None
+        raise InputError(f"is {kind}, and pyarrow, which reads it, is not installed; {todo}", str(path)) from None
     try:
-        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data))
-        number = 0
-        for batch in table.iter_batches(batch_size=1024):
+        buffer, number = pyarrow.BufferReader(data), 0
+        if kind == "Arrow":
+            batches = iter(pyarrow.ipc.open_stream(buffer))
+        else:
+            batches = pyarrow.parquet.ParquetFile(buffer).iter_batches(batch_size=1024)
+        for batch in batches:
             for row in batch.to_pylist():
                 number += 1
                 yield number, _plain(row)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"cannot be read as Parquet ({error}); write it again", str(path)) from None
+        raise InputError(f"cannot be read as {kind} ({error}); write it again", str(path)) from None
+
+
+def folder_rows(folder: Path, most_bytes: int = DATA_BYTES) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number from 1 in the whole folder, row) of each row of a folder's shards, in their order. Raises InputError as
+    `parquet_rows` and `row_shards`, and for shards of more than `most_bytes` in all."""
+    number = 0
+    for shard in row_shards(folder):
+        data = read_bytes(shard, most_bytes)
+        most_bytes -= len(data)
+        for _, row in _column_rows(data, shard, "Parquet" if data[:4] == PARQUET_MAGIC else "Arrow"):
+            number += 1
+            yield number, row
+
+
+def row_shards(folder: Path) -> list[Path]:
+    """The files with the rows of a folder that `save_to_disk` of Hugging Face's datasets wrote, or of one of Parquet
+    files, by name. Raises InputError for any other folder."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() or path.suffix in (".json", ".parquet"))
+    if "dataset_dict.json" in names:
+        parts = ", ".join(name for name in names if (folder / name / "state.json").is_file())
+        raise InputError(f"holds several data sets ({parts}); name the folder of one of them", str(folder))
+    if "state.json" not in names:
+        if shards := [folder / name for name in names if name.endswith(".parquet")]:
+            return shards
+        todo = "name a file of rows, or a folder of Parquet files or that datasets' save_to_disk wrote"
+        raise InputError(f"is a folder without rows; {todo}", str(folder))
+    try:
+        state = json.loads(read_bytes(folder / "state.json"))
+        shards = [folder / Path(each["filename"]).name for each in state["_data_files"]]
+    except (ValueError, KeyError, TypeError):
+        raise InputError("is no state of a data set; save it again", str(folder / "state.json")) from None
+    if state.get("_indices_data_files"):
+        todo = "call flatten_indices() and save it again"
+        raise InputError(f"has rows in another order than its files; {todo}", str(folder / "state.json"))
+    return shards
+
+
+def rows_digest(path: Path) -> str:
+    """SHA-256 of a file of rows, or of the names and digests of a folder's. Raises InputError."""
+    if not path.is_dir():
+        return sha256_file(path)
+    named = [f"{shard.name} {sha256_file(shard)}" for shard in row_shards(path)]
+    return hashlib.sha256("\n".join(named).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -96,8 +96,9 @@ class DataSpec(Strict):
     """The prompts: a file of them, or, while a job is only planned, how many there will be."""
 
     path: Annotated[str | None, Field(min_length=1, exclude_if=is_none)] = None
-    """File of rows, relative to job.yaml: JSON Lines, a JSON array or Parquet, plain or gzipped; each row has `id`,
-    `prompt` (text or chat messages) and `answer`."""
+    """File of rows, relative to job.yaml: JSON Lines, a JSON array or Parquet, plain or gzipped; or a folder that
+    `save_to_disk` of datasets wrote, or of Parquet files. Each row has `id`, `prompt` (text or chat messages) and
+    `answer`."""
 
     prompts: Annotated[Count | None, Field(exclude_if=is_none)] = None
     """How many prompts there are; enough to plan while the file is not here, but not to measure or to train."""
@@ -387,7 +388,7 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     data = _beside(job.data.path, job_path)
     warm_start = _beside(job.model.warm_start, job_path)
     folder = model_folder(job, job_path)
-    data_file = data if data is not None and os.path.isfile(data) else None  # noqa: PTH113
+    data_file = data if data is not None and os.path.exists(data) else None  # noqa: PTH110
     judge = judge_folder(job, job_path) or (job.reward.judge and job.reward.judge.model) or ""
     reward_folder = Path(job_path).resolve().parent
     evaluation = None if job.evaluate is None else _beside(job.evaluate.data, job_path)
@@ -439,9 +440,9 @@ def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Ite
         yield ("model", "revision"), f"'{job.model.path}' is a folder, which has no revisions; remove the key"
     if job.evaluate is not None and job.evaluate.data is not None and to_train:
         held_out = _beside(job.evaluate.data, job_path)
-        if held_out is None or not os.path.isfile(held_out):  # noqa: PTH113
+        if held_out is None or not os.path.exists(held_out):  # noqa: PTH110
             yield ("evaluate", "data"), f"no such file: '{job.evaluate.data}'; paths are relative to this file"
-    if data is not None and os.path.isfile(data):  # noqa: PTH113 (pathlib raises for what can be no path)
+    if data is not None and os.path.exists(data):  # noqa: PTH110 (pathlib raises for what can be no path)
         return
     if job.data.prompts is None:
         yield ("data", "path"), f"no such file: '{job.data.path}'; paths are relative to this file"

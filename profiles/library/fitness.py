@@ -13,6 +13,7 @@ from ...plans.check.plan_fit import pool_faults
 from ...plans.check.solved_rules import days_since
 from ...plans.facts.device_shares import kv_value_bytes
 from ...plans.facts.model_names import architecture_of
+from ...plans.files.row_files import rows_digest
 from ...plans.phrases.numbers import bytes_text
 from ...plans.schema.cluster import Cluster, Pool
 from ...plans.schema.job import Job, JobPaths
@@ -183,10 +184,10 @@ def subject_digest(job: Job, paths: JobPaths) -> str:
             part.pop(key, None)
     sections["data"].pop("held_out", None)  # lengths of both parts are alike
     sections["data"].pop("prompts", None)  # nothing can be measured without the file, whose bytes are in the digest
-    files = [paths.data] if paths.data is not None else []
+    digests = [rows_digest(paths.data)] if paths.data is not None else []
     if paths.model_folder is not None and (paths.model_folder / "config.json").is_file():
-        files.append(paths.model_folder / "config.json")
-    text = json.dumps([sections, [sha256_file(file) for file in files]], sort_keys=True)
+        digests.append(sha256_file(paths.model_folder / "config.json"))
+    text = json.dumps([sections, digests], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -22,7 +22,8 @@ from rlplan.plans.files.prompt_rows import (
     read_rows,
     trained_rows,
 )
-from rlplan.plans.schema.job import DataSpec, Job, JobPaths
+from rlplan.plans.files.row_files import rows_digest
+from rlplan.plans.schema.job import DataSpec, Job, JobPaths, job_paths
 from rlplan.plans.yaml.errors import InputError
 
 from ..conftest import JOB
@@ -341,3 +342,53 @@ def test_evaluations_decode_what_is_held_out_or_are_refused(file):
         Job.model_validate(plain)
     with pytest.raises(ValidationError, match="a share below 1, or a whole number"):
         job_with(held_out=1.5)
+
+
+def arrow(path, rows):
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.Table.from_pylist(rows)
+    with pyarrow.ipc.new_stream(path, table.schema) as stream:
+        stream.write_table(table)
+
+
+def test_a_data_set_that_was_saved_to_disk_is_read_shard_by_shard(tmp_path):
+    folder, shards = tmp_path / "train", ("data-00000-of-00002.arrow", "data-00001-of-00002.arrow")
+    folder.mkdir()
+    rows = [{"id": number, "prompt": CHAT, "answer": {"value": number}} for number in range(3)]
+    # The second file by name is the first of the data set.
+    arrow(folder / shards[1], rows[:2])
+    arrow(folder / shards[0], rows[2:])
+    state = {"_data_files": [{"filename": name} for name in reversed(shards)], "_indices_data_files": None}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text("{}")
+    read = read_prompts(folder)
+    assert [(row.id, row.answer, row.line) for row in read] == [(str(n), {"value": n}, n + 1) for n in range(3)]
+    before = rows_digest(folder)
+    arrow(folder / shards[0], [{**rows[2], "answer": {"value": 9}}])
+    assert rows_digest(folder) != before
+    (folder / shards[0]).write_bytes(b"torn")
+    with pytest.raises(InputError, match="cannot be read as Arrow") as caught:
+        read_prompts(folder)
+    assert caught.value.path == str(folder / shards[0])
+    (folder / "state.json").write_text(json.dumps(state | {"_indices_data_files": [{"filename": "i.arrow"}]}))
+    with pytest.raises(InputError, match="flatten_indices"):
+        read_prompts(folder)
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    with pytest.raises(InputError, match=r"holds several data sets \(train\); name the folder of one"):
+        read_prompts(tmp_path)
+
+
+def test_shards_of_parquet_are_read_by_name_and_other_folders_refused(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    with pytest.raises(InputError, match="is a folder without rows"):
+        read_prompts(tmp_path)
+    for number in (1, 0):
+        row = {"id": f"row-{number}", "prompt": "p", "answer": "2"}
+        pytest.importorskip("pyarrow.parquet").write_table(
+            pyarrow.Table.from_pylist([row]), tmp_path / f"part-{number}.parquet"
+        )
+    assert [(row.id, row.line) for row in read_prompts(tmp_path)] == [("row-0", 1), ("row-1", 2)]
+    job_file = tmp_path / "job.yaml"
+    job_file.write_text("")
+    (tmp_path / "model").mkdir()
+    assert job_paths(job_with(path="."), job_file).data == tmp_path
