@@ -10,7 +10,7 @@ from pathlib import Path
 from ..plans.check.solved_rules import input_files, input_path
 from ..plans.facts.model_shape import model_of_job
 from ..plans.schema.cluster import Cluster
-from ..plans.schema.job import Job, job_paths
+from ..plans.schema.job import Job, RowSets, job_paths
 from ..plans.schema.plan import load_plan
 from ..plans.yaml.errors import InputError
 from ..plans.yaml.input_files import is_file
@@ -111,7 +111,8 @@ def job_inputs(job: Job, job_path: Path) -> list[Path]:
     """Files that a job names."""
     paths = job_paths(job, job_path)
     config = paths.model_folder / "config.json" if paths.model_folder else None
-    return [path for path in (paths.data, config) if path is not None]
+    data = [path for _, path, _ in paths.data.sets] if isinstance(paths.data, RowSets) else [paths.data]
+    return [path for path in (*data, config) if path is not None]
 
 
 def trace_inputs(profile: Profile, profile_path: Path, trace_path: Path | None) -> list[Path]:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..plans.files.prompt_rows import held_out_ids
+from ..plans.files.prompt_rows import evaluated_ids, held_out_ids
 from ..plans.phrases.numbers import count
 from ..plans.schema.job import EvaluateSpec, JobPaths, RolloutSpec
 from ..plans.schema.planned_job import PlannedJob
@@ -172,7 +172,7 @@ class Session:
         if job.evaluate is not None and member is not None:
             watcher.note("evaluate: a job of a co-execution group, whose engines others use in turns, is not evaluated")
         elif job.evaluate is not None:
-            own = {name: prompt for name, prompt in every.items() if name in held_out}
+            own = {name: every[name] for name in evaluated_ids(job.data, every)}
             asked_for = own if paths.evaluation is None else read(paths.evaluation)
             self._evaluated = list(asked_for), runner(asked_for, job.evaluate)
             trained = {prompt.tokens for prompt in prompts.values()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...plans.files.prompt_rows import Prompt, read_prompts
-from ...plans.schema.job import RolloutSpec, pretrained
+from ...plans.schema.job import RolloutSpec, RowSets, pretrained
 from ...plans.schema.reward_spec import RewardKind, RewardSpec
 from ...plans.yaml.errors import InputError
 
@@ -77,7 +77,7 @@ def response_text(tokenizer: Any, tokens: Sequence[int]) -> str:
 
 
 def load_prompts(
-    path: Path,
+    path: Path | RowSets,
     tokenizer: Any,
     max_prompt_tokens: int,
     reward: RewardSpec | RewardKind = "function",
@@ -132,7 +132,7 @@ def _unread(names: Iterable[str], template: Any) -> str | None:
     return next((name for name in names if not re.search(rf"\b{re.escape(name)}\b", str(template))), None)
 
 
-def _rendered(row: Prompt, tokenizer: Any, path: Path) -> str:
+def _rendered(row: Prompt, tokenizer: Any, path: Path | RowSets) -> str:
     """The text of chat messages by the model's template. Raises InputError if it has none, refuses them, or would drop
     a message of the system or one of the row's keys (a variable that a template does not name has no effect)."""
     template = getattr(tokenizer, "chat_template", None)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ...plans.facts.trainer_setup import Framework
+from ...plans.yaml.yaml_io import error_at
 from .draft import ExportDraft, ExportSource, FrameworkExport, Price
 from .export_others import export_openrlhf, export_skyrl
 from .export_slime import export_slime, export_vime
@@ -27,6 +28,9 @@ def export_plan(
     costs. Raises InputError.
     """
     source = ExportSource.read(Path(path), Path(out))
+    if source.job.data.sets:
+        raise error_at(source.job_path, ("data", "sets"), "data.sets: an export takes one file; write the rows of all "
+                       "sets into one, with ids of their own, and name it in data.path")  # fmt: skip
     draft = ExportDraft(framework, source=source, plugin=plugin, price=price)
     draft.rows()
     return EXPORTS[framework](draft)

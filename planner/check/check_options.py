@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from ...plans.check.any_document import read_document
 from ...plans.check.finding import Fault
-from ...plans.files.prompt_rows import Judged, Progress, RowFault, read_rows
+from ...plans.files.prompt_rows import Judged, Progress, RowFault, Rows, read_rows
 from ...plans.schema.reward_spec import RewardSpec
 from ...plans.schema.site_rules import SiteRulesFile
 from ...plans.yaml.errors import InputError
@@ -44,11 +44,11 @@ class DataReader:
 
     progress: Progress = lambda *_: None
     judged: Judged = "all"
-    _found: dict[tuple[Path, tuple[tuple[str, tuple[str, ...]], ...]], CheckedData | InputError] = field(
+    _found: dict[tuple[Rows, tuple[tuple[str, tuple[str, ...]], ...]], CheckedData | InputError] = field(
         default_factory=dict
     )
 
-    def read(self, path: Path, reward: RewardSpec) -> CheckedData:
+    def read(self, path: Rows, reward: RewardSpec) -> CheckedData:
         """The data file at `path`, read as the job's reward will. Raises InputError as `read_rows` does."""
         key = (path, tuple((part.kind, part.packages) for part in reward.parts))
         if key not in self._found:

@@ -13,7 +13,7 @@ from ...plans.facts.model_shape import model_of_job, tp_sizes, undivided
 from ...plans.files.prompt_rows import MOST_FAULTS, held_out_ids, other_count
 from ...plans.phrases.numbers import count
 from ...plans.schema.cluster import Cluster
-from ...plans.schema.job import Job, job_paths, missing_files
+from ...plans.schema.job import Job, RowSets, job_paths, missing_files
 from ...plans.schema.planned_job import PlannedJob
 from ...plans.yaml.errors import InputError
 from ...plans.yaml.yaml_doc import Loc
@@ -33,7 +33,10 @@ def job_faults(job: Job, path: str, options: CheckOptions) -> list[Fault]:
     if missing:
         return [*faults, *(Fault.of("input-missing", location, text) for location, text in missing)]
     paths = job_paths(job, path)
-    faults += [*few_prompts(job, paths.data, ("data", "path"), options.data), *judge_faults(job, path)]
+    faults += [
+        *few_prompts(job, paths.data, ("data", "sets" if job.data.sets else "path"), options.data),
+        *judge_faults(job, path),
+    ]
     try:
         named = model_of_job(job, path)
     except InputError as error:
@@ -85,14 +88,14 @@ def neighbour(path: str, name: str, model: type[M]) -> M | None:
 
 
 def few_prompts(
-    job: Job, data: Path | None, location: Loc, reader: DataReader, plan: PlannedJob | None = None
+    job: Job, data: Path | RowSets | None, location: Loc, reader: DataReader, plan: PlannedJob | None = None
 ) -> list[Fault]:
     """Faults of data that cannot be read, by their rows, or holds fewer prompts than a step trains, or than a plan's
     rounds want at a time; of a job also that its number of prompts is not what `data.prompts` says.
 
     `data`: None where the file is not here; then `data.prompts` of the job counts.
     """
-    named = f"'{job.data.path}'" if data is not None else "data.prompts: the data"
+    named = f"'{job.data.name}'" if data is not None else "data.prompts: the data"
     rows, trained = job.data.prompts, job.data.trained_prompts
     if data is not None:
         try:
@@ -101,7 +104,9 @@ def few_prompts(
             return [_data_fault(job, location, each.line, each.message) for each in error.each()]
         if found.faults:
             return [
-                _data_fault(job, location, fault.line, fault.text, DataRow(str(data), fault.line, fault.id))
+                _data_fault(
+                    job, location, fault.line, fault.text, DataRow(str(fault.path or data), fault.line, fault.id)
+                )
                 for fault in found.faults
             ]
         rows = len(found.ids)
@@ -128,7 +133,8 @@ def few_prompts(
 
 def _data_fault(job: Job, location: Loc, line: int | None, text: str, row: DataRow | None = None) -> Fault:
     """The fault of a data file, at `location` of the job or of the plan that names it."""
-    place = job.data.path if line is None else f"{job.data.path}:{line}"
+    named = job.data.name if row is None or job.data.path else row.file
+    place = named if line is None else f"{named}:{line}"
     message, _, remedy = text.partition("; ")
     return Fault("input-unreadable", location, f"{place}: {message}", remedy, row)
 

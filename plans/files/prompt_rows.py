@@ -19,13 +19,16 @@ from typing import Any, Literal
 
 from ..answers import AnswerError
 from ..phrases.numbers import count
-from ..schema.job import DataSpec, Job, JobPaths, RewardKind, RewardSpec, job_paths, missing_files
+from ..schema.job import DataSpec, Job, JobPaths, RewardKind, RewardSpec, RowSets, job_paths, missing_files
 from ..yaml.errors import InputError, joined
 from ..yaml.input_files import DATA_BYTES
 from ..yaml.yaml_io import error_at
 from .one_row import Prompt as Prompt
 from .one_row import RowRefused, id_of, is_read, prompt_of
 from .row_files import PARQUET_MAGIC, decoded, folder_rows, json_rows, parquet_rows, unpacked
+
+Rows = str | Path | RowSets
+"""Where rows are: a file, a folder, or several sets of them."""
 
 Judged = Literal["all", "fast", "no"]
 """Which answers are read as the reward will: `all`; `fast`, for planning: those of the first rows that need no
@@ -46,16 +49,18 @@ class RowFault:
         message: what is wrong; what to do.
         unscorable: whether the row is in order but for its answer, which no response could be scored against; plans can
             be made with such rows, and no run.
+        path: of the file, where there are several sets.
     """
 
     line: int
     id: str | None
     message: str
     unscorable: bool = False
+    path: Path | None = None
 
-    def error(self, path: str | Path) -> InputError:
-        """The fault as an error of the file at `path`."""
-        return InputError(self.text, str(path), self.line)
+    def error(self, path: Rows) -> InputError:
+        """The fault as an error of the file at `path`, or of that of its set."""
+        return InputError(self.text, str(self.path or path), self.line)
 
     @property
     def text(self) -> str:
@@ -77,7 +82,7 @@ def _untold(text: str, done: float) -> None:
 
 
 def read_rows(
-    path: str | Path, reward: RewardSpec | RewardKind = "function", judged: Judged = "all", progress: Progress = _untold
+    path: Rows, reward: RewardSpec | RewardKind = "function", judged: Judged = "all", progress: Progress = _untold
 ) -> tuple[list[Prompt], list[RowFault]]:
     """(the good rows in file order, the faults of the others); a row has one fault at most.
 
@@ -88,6 +93,8 @@ def read_rows(
 
     Raises InputError for a missing or unreadable file, a table (CSV), and a file without rows.
     """
+    if isinstance(path, RowSets):
+        return _rows_of_sets(path, reward, judged, progress)
     parts = [(reward, ())] if isinstance(reward, str) else [(part.kind, part.packages) for part in reward.parts]
     kinds = [kind for kind, _ in parts]
     compared = not {"math", "code"}.isdisjoint(kinds)
@@ -115,8 +122,25 @@ def read_rows(
     return rows, faults
 
 
+def _rows_of_sets(
+    sets: RowSets, reward: RewardSpec | RewardKind, judged: Judged, progress: Progress
+) -> tuple[list[Prompt], list[RowFault]]:
+    rows, faults = dict[str, Prompt](), list[RowFault]()
+    for name, path, weight in sets.sets:
+        found, refused = read_rows(path, reward, judged, progress)
+        faults += [replace(fault, path=path) for fault in refused]
+        for row in found:
+            for copy in range(1, weight + 1):
+                own = f"{name}/{row.id}" + (f"#{copy}" if copy > 1 else "")
+                if own in rows:
+                    text = f"its id is '{own}', as another row's of weight {weight}; give it another one"
+                    faults.append(RowFault(row.line, row.id, text, path=path))
+                rows[own] = replace(row, id=own)
+    return list(rows.values()), faults
+
+
 def read_prompts(
-    path: str | Path, reward: RewardSpec | RewardKind = "function", judged: Judged = "all", progress: Progress = _untold
+    path: Rows, reward: RewardSpec | RewardKind = "function", judged: Judged = "all", progress: Progress = _untold
 ) -> list[Prompt]:
     """The rows in file order, as `read_rows`. Raises InputError as it does, and with a line for each bad row."""
     rows, faults = read_rows(path, reward, judged, progress)
@@ -125,7 +149,7 @@ def read_prompts(
     raise _refusal(path, faults, len(rows) + len(faults))
 
 
-def _refusal(path: str | Path, faults: Sequence[RowFault], rows: int) -> InputError:
+def _refusal(path: Rows, faults: Sequence[RowFault], rows: int) -> InputError:
     left = len(faults) - MOST_FAULTS
     errors = [fault.error(path) for fault in faults[:MOST_FAULTS]]
     if left > 0:
@@ -171,20 +195,36 @@ def held_out_ids(data: DataSpec, ids: Iterable[str]) -> frozenset[str]:
     puts one back."""
     if data.held_out is None:
         return frozenset()
-    draws = {name: hashlib.sha256(f"{data.seed}:{name}".encode()).digest() for name in ids}
+    rows = {name: without_copy(name) if data.sets else name for name in ids}  # all copies of a prompt, or none
+    draws = {row: hashlib.sha256(f"{data.seed}:{row}".encode()).digest() for row in rows.values()}
     if data.held_out < 1:
-        return frozenset(name for name, draw in draws.items() if int.from_bytes(draw[:8]) < data.held_out * 2**64)
-    return frozenset(heapq.nsmallest(int(data.held_out), draws, key=lambda name: draws[name]))
+        chosen = {row for row, draw in draws.items() if int.from_bytes(draw[:8]) < data.held_out * 2**64}
+    else:
+        chosen = set(heapq.nsmallest(int(data.held_out), draws, key=lambda row: draws[row]))
+    return frozenset(name for name, row in rows.items() if row in chosen)
 
 
-def trained_rows(job: Job, data: str | Path, judged: Judged = "all", progress: Progress = _untold) -> list[Prompt]:
+def without_copy(name: str) -> str:
+    """The id of a prompt of a set, without the `#2` of its second time in an epoch."""
+    return re.sub(r"#\d+$", "", name)
+
+
+def evaluated_ids(data: DataSpec, ids: Iterable[str]) -> list[str]:
+    """Those that are held out, each once however its set is weighed, in their order."""
+    names = list(ids)
+    held_out = held_out_ids(data, names)
+    return [name for name in names if name in held_out and not (
+        data.sets and (first := without_copy(name)) != name and first in held_out)]  # fmt: skip
+
+
+def trained_rows(job: Job, data: Rows, judged: Judged = "all", progress: Progress = _untold) -> list[Prompt]:
     """The rows of the job's data file that are trained on, in its order. Raises InputError as `read_prompts` does."""
     rows = read_prompts(data, job.reward, judged, progress)
     held_out = held_out_ids(job.data, (row.id for row in rows))
     return [row for row in rows if row.id not in held_out]
 
 
-def enough_prompts(job: Job, data: str | Path, progress: Progress = _untold) -> int:
+def enough_prompts(job: Job, data: Rows, progress: Progress = _untold) -> int:
     """The number of prompts in the job's data file, for training.
 
     Raises InputError as `read_prompts` does, if there are fewer prompts than a step trains (the prompts of a step must
@@ -210,10 +250,10 @@ def evaluated_prompts(job: Job, paths: JobPaths) -> int | None:
         return len(read_prompts(file, job.reward, "no")) if file is not None and file.exists() else None
     if paths.data is None:
         return job.data.held_out_of(job.data.prompts or 0)
-    return len(held_out_ids(job.data, (row.id for row in read_rows(paths.data, job.reward, "no")[0])))
+    return len(evaluated_ids(job.data, (row.id for row in read_rows(paths.data, job.reward, "no")[0])))
 
 
-def _enough(job: Job, data: str | Path, rows: int) -> int:
+def _enough(job: Job, data: Rows, rows: int) -> int:
     needed = job.rollout.prompts_per_step
     if rows < needed:
         beside = "" if job.data.held_out is None else " beside those of data.held_out"
@@ -225,12 +265,13 @@ def _enough(job: Job, data: str | Path, rows: int) -> int:
     return rows
 
 
-def data_file(job: Job, job_path: str | Path) -> Path:
+def data_file(job: Job, job_path: str | Path) -> Path | RowSets:
     """Absolute path of the job's prompts, for measuring and training. Raises InputError if the file is missing."""
     data = job_paths(job, job_path).data
     if data is None:
-        fault = dict(missing_files(job, job_path, to_train=True))["data", "path"]
-        raise error_at(job_path, ("data", "path") if job.data.path else ("data",), f"data.path: {fault}")
+        loc, fault = next(each for each in missing_files(job, job_path, to_train=True) if each[0][0] == "data")
+        place = loc if job.data.path or job.data.sets else ("data",)
+        raise error_at(job_path, place, f"{'.'.join(map(str, loc))}: {fault}")
     return data
 
 
@@ -260,13 +301,13 @@ def prompts_to_plan(job: Job, job_path: str | Path, paths: JobPaths) -> int:
     return trained
 
 
-def rows_to_plan(job: Job, data: Path) -> int:
+def rows_to_plan(job: Job, data: Rows) -> int:
     """The number of rows of the job's data file that are trained on, for planning; warns and raises as
     `prompts_to_plan`."""
     return _rows_to_plan(job, data)[1]
 
 
-def _rows_to_plan(job: Job, data: Path) -> tuple[int, int]:
+def _rows_to_plan(job: Job, data: Rows) -> tuple[int, int]:
     """(rows of the file, those of them that are trained on)."""
     rows, faults = read_rows(data, job.reward, "fast")
     broken = [fault for fault in faults if not fault.unscorable]
@@ -286,7 +327,7 @@ def _rows_to_plan(job: Job, data: Path) -> tuple[int, int]:
 
 def other_count(job: Job, rows: int) -> str:
     """The message for a `data.prompts` that differs from the number of `rows` of the data file."""
-    return f"is {job.data.prompts}, and '{job.data.path}' has {rows} rows; write {rows}, or remove data.prompts"
+    return f"is {job.data.prompts}, and '{job.data.name}' has {rows} rows; write {rows}, or remove data.prompts"
 
 
 _WHOLE_LINES = "; each line holds one whole JSON object"

@@ -15,6 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
+from ..schema.job import RowSets
 from ..yaml.errors import InputError
 from ..yaml.input_files import DATA_BYTES, read_bytes, too_large, utf8
 from ..yaml.json_text import JsonError, array_items, parse_json
@@ -182,8 +183,11 @@ def row_shards(folder: Path) -> list[Path]:
     return shards
 
 
-def rows_digest(path: Path) -> str:
-    """SHA-256 of a file of rows, or of the names and digests of a folder's. Raises InputError."""
+def rows_digest(path: Path | RowSets) -> str:
+    """SHA-256 of a file of rows, or of the names and digests of a folder's, or of those of sets. Raises InputError."""
+    if isinstance(path, RowSets):
+        named = [f"{name} {rows_digest(each)}" for name, each, _ in path.sets]
+        return hashlib.sha256("\n".join(named).encode()).hexdigest()
     if not path.is_dir():
         return sha256_file(path)
     named = [f"{shard.name} {sha256_file(shard)}" for shard in row_shards(path)]

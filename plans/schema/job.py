@@ -92,6 +92,20 @@ class JobPlacement(Strict):
     ended, as a job of a co-execution group must, whose phases take turns with those of other jobs."""
 
 
+class DataSet(Strict):
+    """One of several data sets that a job is trained on."""
+
+    name: Name
+    """Begins the ids of its prompts, `name/id`."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """File or folder of rows, as `data.path`."""
+
+    weight: Annotated[int, Field(ge=1, le=100)] = 1
+    """How often an epoch has each of its prompts: the second time as prompt `name/id#2`. Whole numbers: for half as
+    much of one set, weigh the others double."""
+
+
 class DataSpec(Strict):
     """The prompts: a file of them, or, while a job is only planned, how many there will be."""
 
@@ -99,6 +113,9 @@ class DataSpec(Strict):
     """File of rows, relative to job.yaml: JSON Lines, a JSON array or Parquet, plain or gzipped; or a folder that
     `save_to_disk` of datasets wrote, or of Parquet files. Each row has `id`, `prompt` (text or chat messages) and
     `answer`."""
+
+    sets: Annotated[tuple[DataSet, ...], Field(max_length=64, strict=False, exclude_if=is_empty)] = ()
+    """Several data sets in place of `path`, each with a weight; an epoch has the prompts of all of them, mixed."""
 
     prompts: Annotated[Count | None, Field(exclude_if=is_none)] = None
     """How many prompts there are; enough to plan while the file is not here, but not to measure or to train."""
@@ -116,7 +133,12 @@ class DataSpec(Strict):
 
     @model_validator(mode="after")
     def _prompts_can_be_counted(self) -> DataSpec:
-        if self.path is None and self.prompts is None:
+        if self.path is not None and self.sets:
+            raise cross_error("stands beside path; keep one of the two, all sets in the list", "sets")
+        names = [each.name for each in self.sets]
+        if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
+            raise cross_error(f"has two sets called '{twice}'; give each a name of its own", "sets")
+        if self.path is None and not self.sets and self.prompts is None:
             raise cross_error(
                 "names no prompts; add path, a JSONL file, or prompts, how many there will be", rule="missing-key"
             )
@@ -125,6 +147,11 @@ class DataSpec(Strict):
         if own := next((name for name in self.chat_template_kwargs if name in OF_THE_TEMPLATE), None):
             raise cross_error(f"has '{own}', which is no variable of its own there; remove it", "chat_template_kwargs")
         return self
+
+    @property
+    def name(self) -> str:
+        """The file as the job names it, or its sets by their names."""
+        return self.path or f"data.sets ({', '.join(each.name for each in self.sets)})"
 
     @property
     def trained_prompts(self) -> int | None:
@@ -323,13 +350,24 @@ def load_job(path: str | Path) -> Job:
 
 
 @dataclass(frozen=True)
+class RowSets:
+    """Several data sets as one: (name, absolute path, weight) of each."""
+
+    sets: tuple[tuple[str, Path, int], ...]
+
+    def __str__(self) -> str:
+        return ", ".join(str(path) for _, path, _ in self.sets)
+
+
+@dataclass(frozen=True)
 class JobPaths:
     """Where a job's files are.
 
     Attributes:
         model: the absolute path of the local folder, or the hub id, `owner/name@revision` where a revision is named;
             `pretrained` makes of it what transformers and vLLM accept.
-        data: absolute path of the file of prompts; None if there is no file and the job only says `data.prompts`.
+        data: absolute path of the file of prompts, or those of its sets; None if there is no file and the job only
+            says `data.prompts`.
         evaluation: of the file of prompts of `evaluate`; None where it names none.
         warm_start: of what `model.warm_start` names; None without it.
         weights: the folder of a model whose weights training begins with; "": those of `model`.
@@ -339,7 +377,7 @@ class JobPaths:
     """
 
     model: str
-    data: Path | None
+    data: Path | RowSets | None
     model_folder: Path | None
     reward_folder: Path
     judge: str = ""
@@ -356,7 +394,7 @@ def scoring_paths(job: Job, job_path: str | Path) -> JobPaths:
     for loc, fault in missing_files(job, job_path, to_train=True):
         if loc[0] == "data":
             raise error_at(job_path, loc, f"{'.'.join(map(str, loc))}: {fault}")
-    return JobPaths("", _beside(job.data.path, job_path), None, Path(job_path).resolve().parent)
+    return JobPaths("", _rows(job, job_path), None, Path(job_path).resolve().parent)
 
 
 def is_hub_id(model: str) -> bool:
@@ -385,10 +423,9 @@ def job_paths(job: Job, job_path: str | Path) -> JobPaths:
     ]
     if missing:
         raise joined(missing)
-    data = _beside(job.data.path, job_path)
     warm_start = _beside(job.model.warm_start, job_path)
     folder = model_folder(job, job_path)
-    data_file = data if data is not None and os.path.exists(data) else None  # noqa: PTH110
+    data_file = None if any(loc[0] == "data" for loc, _ in missing_files(job, job_path, True)) else _rows(job, job_path)
     judge = judge_folder(job, job_path) or (job.reward.judge and job.reward.judge.model) or ""
     reward_folder = Path(job_path).resolve().parent
     evaluation = None if job.evaluate is None else _beside(job.evaluate.data, job_path)
@@ -407,6 +444,14 @@ def _beside(path: str | None, job_path: str | Path) -> Path | None:
         return None if path is None else Path(job_path).resolve().parent / Path(path).expanduser()
     except RuntimeError:  # `~name`, where no user is called `name`
         return None
+
+
+def _rows(job: Job, job_path: str | Path) -> Path | RowSets | None:
+    """Where the job's rows are, be they there or not; None where it names no file."""
+    if not job.data.sets:
+        return _beside(job.data.path, job_path)
+    return RowSets(tuple((each.name, _beside(each.path, job_path) or Path(each.path), each.weight)
+                         for each in job.data.sets))  # fmt: skip
 
 
 def _folder(model: str, job_path: str | Path) -> Path | None:
@@ -442,6 +487,14 @@ def missing_files(job: Job, job_path: str | Path, to_train: bool = False) -> Ite
         held_out = _beside(job.evaluate.data, job_path)
         if held_out is None or not os.path.exists(held_out):  # noqa: PTH110
             yield ("evaluate", "data"), f"no such file: '{job.evaluate.data}'; paths are relative to this file"
+    gone = [
+        (("data", "sets", place, "path"), f"no such file: '{each.path}'; paths are relative to this file")
+        for place, each in enumerate(job.data.sets)
+        if not ((file := _beside(each.path, job_path)) and os.path.exists(file))  # noqa: PTH110
+    ]
+    if job.data.sets:
+        yield from gone if to_train or job.data.prompts is None else ()
+        return
     if data is not None and os.path.exists(data):  # noqa: PTH110 (pathlib raises for what can be no path)
         return
     if job.data.prompts is None:

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,7 +15,9 @@ from pydantic import ValidationError
 from rlplan.plans.files.prompt_rows import (
     MOST_FAULTS,
     Prompt,
+    data_file,
     enough_prompts,
+    evaluated_ids,
     evaluated_prompts,
     held_out_ids,
     prompts_to_plan,
@@ -392,3 +395,67 @@ def test_shards_of_parquet_are_read_by_name_and_other_folders_refused(tmp_path):
     job_file.write_text("")
     (tmp_path / "model").mkdir()
     assert job_paths(job_with(path="."), job_file).data == tmp_path
+
+
+@pytest.fixture
+def sets(tmp_path):
+    """A job with two sets, the second of weight 2, and its file."""
+    for name, rows in (("a", 9), ("b", 5)):
+        text = "\n".join(ROW.replace("first", f"{number}") for number in range(rows))
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "job.yaml").write_text("")
+    listed = [{"name": "a", "path": "a.jsonl"}, {"name": "b", "path": "b.jsonl", "weight": 2}]
+
+    def job(**data):
+        plain = job_with(**data).model_dump(mode="json")
+        plain["data"] = {key: value for key, value in plain["data"].items() if key != "path"} | {"sets": listed}
+        return Job.model_validate(plain)
+
+    return SimpleNamespace(job=job, file=tmp_path / "job.yaml", b=tmp_path / "b.jsonl")
+
+
+def test_an_epoch_has_the_prompts_of_each_set_as_often_as_it_weighs(sets):
+    job = sets.job(prompts=19)
+    paths = job_paths(job, sets.file)
+    rows = read_prompts(paths.data, job.reward)
+    expected = {f"a/{n}" for n in range(9)} | {f"b/{n}{copy}" for n in range(5) for copy in ("", "#2")}
+    assert {row.id for row in rows} == expected and len(rows) == 19
+    assert [(row.prompt, row.line) for row in rows if row.id.startswith("b/3")] == [("p", 4)] * 2
+    assert enough_prompts(job, paths.data) == prompts_to_plan(job, sets.file, paths) == 19
+    before = rows_digest(paths.data)
+    sets.b.write_text(sets.b.read_text() + "\nno row")
+    with pytest.raises(InputError, match="not valid JSON") as caught:
+        read_prompts(paths.data, job.reward)
+    assert (caught.value.path, caught.value.line) == (str(sets.b), 6)
+    assert rows_digest(paths.data) != before
+    sets.b.write_text(ROW.replace("first", "x") + "\n" + ROW.replace("first", "x#2"))
+    with pytest.raises(InputError, match="another row's of weight 2"):
+        read_prompts(paths.data, job.reward)
+    sets.b.unlink()
+    assert job_paths(job, sets.file).data is None
+    with pytest.raises(InputError, match=r"data.sets.1.path: no such file: 'b.jsonl'"):
+        data_file(job, sets.file)
+
+
+def test_all_copies_of_a_prompt_are_held_out_and_evaluated_once(sets):
+    job = sets.job(held_out=4)
+    paths = job_paths(job, sets.file)
+    ids = [row.id for row in read_prompts(paths.data, job.reward)]
+    held_out, evaluated = held_out_ids(job.data, ids), evaluated_ids(job.data, ids)
+    assert len(evaluated) == 4 and not any("#" in name for name in evaluated)
+    assert held_out == {name for name in ids if name.partition("#")[0] in evaluated} and len(held_out) > 4
+    assert enough_prompts(job, paths.data) == 19 - len(held_out)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"path": "d", "sets": [{"name": "a", "path": "a"}]}, "stands beside path; keep one of the two"),
+        ({"sets": [{"name": "a", "path": "a"}] * 2}, "has two sets called 'a'"),
+        ({"sets": [{"name": "a", "path": "a", "weight": 0.5}]}, "integer"),
+    ],
+)
+def test_sets_that_cannot_be_told_apart_or_weighed_are_refused(data, message):
+    with pytest.raises(ValidationError, match=message):
+        DataSpec.model_validate(data)
