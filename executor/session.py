@@ -128,8 +128,7 @@ class Session:
         if settings.judge is not None:
             judge_tokenizer = load_tokenizer(paths.judge)
             asked = judge_config(job, paths.judge, settings.judge, self._pool, judge_tokenizer)
-        row = next(iter(prompts.values()))
-        try_functions(job, paths, row.text, row.answer)
+        try_functions(job, paths, [(row.text, row.answer, row.sources) for row in prompts.values()])
         watcher.phase("starting Ray")
         self._own_machine = start_ray()
 

@@ -64,24 +64,30 @@ def tried(job: Job, paths: JobPaths, rows: Sequence[tuple[Prompt, str]]) -> Iter
     Raises InputError for a reward function that cannot be used, RunFailed where no process that scores can be started.
     """
     parts = scored_here(job)
-    given = [(prompt_text(row), response, row.answer) for row, response in rows]
-    streams = [scored(ScorerConfig.of_part(part, paths, part.deadline_s), given) for part in parts]
+    streams = []
+    for part in parts:
+        own = [(prompt_text(row), response, row.answer) for row, response in rows if part.scores(row.sources)]
+        streams.append(scored(ScorerConfig.of_part(part, paths, part.deadline_s), own))
     try:
-        for each in zip(*streams, strict=True):
-            yield _together(list(zip(parts, each, strict=True)))
+        for row, _ in rows:
+            pairs = zip(parts, streams, strict=True)
+            yield _together([(part, next(stream)) for part, stream in pairs if part.scores(row.sources)])
     finally:
         for stream in streams:
             stream.close()
 
 
-def try_functions(job: Job, paths: JobPaths, prompt: str, answer: Any) -> None:
-    """Call the job's reward functions once, with a row's answer as the response, before anything is started for them.
+def try_functions(job: Job, paths: JobPaths, rows: Sequence[tuple[str, Any, tuple[str, ...]]]) -> None:
+    """Call the job's reward functions once, with the answer of the first of some rows (prompt, answer, sources) that it
+    scores as the response, before anything is started for them.
 
     Raises InputError for one that cannot be called or returns no reward. One that raises or is late may do so for this
     response alone.
     """
     for part in job.reward.parts:
-        if part.kind == "function":
+        row = next((row for row in rows if part.scores(row[2])), None)
+        if part.kind == "function" and row is not None:
+            prompt, answer, _ = row
             response = answer if isinstance(answer, str) else ""
             list(scored(ScorerConfig.of_part(part, paths, part.deadline_s), [(prompt, response, answer)]))
 

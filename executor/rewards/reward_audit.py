@@ -103,7 +103,9 @@ def audit_job(job: Job, job_path: str | Path, most: int | None = None, told: Tol
         def share(text: str, done: float, number: int = number) -> None:
             told(text, (number + done) / len(parts))
 
-        of_part = _PartAudit(part, paths, asked, rows, share)
+        if not (own := [row for row in asked if part.scores(row.sources)]):
+            continue
+        of_part = _PartAudit(part, paths, own, [row for row in rows if part.scores(row.sources)], share)
         name = f"{part.label}: " if len(parts) > 1 else ""
         failed += [replace(failure, why=f"{name}{failure.why}") for failure in of_part.run()]
         left_out += [f"{part.label}{text}" for text in of_part.left_out]

@@ -16,12 +16,13 @@ from ...plans.yaml.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """A prompt as the engines (token ids) and the reward function (text, answer) need it."""
+    """A prompt as the engines (token ids) and the reward (text, answer, sources) need it."""
 
     prompt: str
     text: str
     tokens: tuple[int, ...]
     answer: Any
+    sources: tuple[str, ...] = ()
 
 
 def load_tokenizer(model_path: str) -> Any:
@@ -114,7 +115,7 @@ def load_prompts(
                 f"{max_prompt_tokens}; raise the limit or drop the row",
                 str(path),
             )
-        prompts[row.id] = PromptText(row.id, text, tuple(tokens), row.answer)
+        prompts[row.id] = PromptText(row.id, text, tuple(tokens), row.answer, row.sources)
     return prompts
 
 

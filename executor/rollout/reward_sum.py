@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -78,6 +78,11 @@ class ScoredPart:
     weight: float = 1.0
     scorer: PartScorer | None = None
     of_length: Callable[[int], float] | None = None
+    rows: tuple[str, ...] = ()
+
+    def scores(self, sources: Collection[str]) -> bool:
+        """As `RewardSpec.scores`."""
+        return not self.rows or not set(self.rows).isdisjoint(sources)
 
 
 class PoolSize(NamedTuple):
@@ -155,13 +160,15 @@ class RewardSum:
         answer: Any,
         tokens: int,
         deadlines_s: Mapping[str, float] | None = None,
+        sources: Collection[str] = (),
     ) -> asyncio.Future[SummedReward]:
         """Score a response of so many tokens; the future resolves to the reward, is cancelled by `cancel`, or raises
-        RunFailed. `deadlines_s`: by name of a part; a part without one has its pool's own."""
-        summing = _Summing(self._parts, sample_key)
+        RunFailed. `deadlines_s`: by name of a part; a part without one has its pool's own. `sources`: of
+        the prompt's row; a part that names others does not score it."""
+        summing = _Summing(tuple(part for part in self._parts if part.scores(sources)), sample_key)
         self._open[sample_key] = summing
         summing.future.add_done_callback(lambda _: self._settle(sample_key, summing))
-        for part in self._parts:
+        for part in summing.parts:
             if part.of_length is not None:
                 summing.scores[part.name] = PartScore(part.of_length(tokens), 0.0, "ok")
                 continue
@@ -227,8 +234,10 @@ class _Summing:
         for part in known:
             total += part.weight * self.scores[part.name].value
         scores = {part.name: self.scores[part.name] for part in known}
-        worst = min(scores.values(), key=lambda score: OUTCOMES.index(score.outcome))
-        name = next(name for name, score in scores.items() if score is worst)
+        # None scores a row of the judge's alone where that is left out.
+        none = PartScore(0.0, 0.0, "ok")
+        worst = min(scores.values(), key=lambda score: OUTCOMES.index(score.outcome), default=none)
+        name = next((name for name, score in scores.items() if score is worst), "")
         said = self.results.get(name)
         detail = "" if said is None else said.detail
         if detail and len(self.parts) > 1:
@@ -237,7 +246,7 @@ class _Summing:
             SummedReward(
                 RewardResult(
                     reward=0.0 if worst.outcome == "infra_failed" else total,
-                    seconds=max(score.seconds for score in scores.values()),
+                    seconds=max((score.seconds for score in scores.values()), default=0.0),
                     outcome=worst.outcome,
                     detail=detail,
                     attempts=0 if said is None else said.attempts,
@@ -251,5 +260,6 @@ class _Summing:
 def _part(part: RewardSpec, job: Job, scorer: PartScorer | None) -> ScoredPart:
     if part.kind in LENGTH_KINDS:
         cap = job.rollout.max_response_tokens
-        return ScoredPart(part.label, part.weight, of_length=lambda tokens: length_value(part, tokens, cap))
-    return ScoredPart(part.label, part.weight, scorer)
+        value = partial(length_value, part, cap_tokens=cap)
+        return ScoredPart(part.label, part.weight, of_length=value, rows=part.rows)
+    return ScoredPart(part.label, part.weight, scorer, rows=part.rows)

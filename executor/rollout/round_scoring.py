@@ -126,7 +126,7 @@ class SampleRewards:
         deadlines_s = None if self._deadlines_s is None else self._deadlines_s(sample.prompt_id)
         sample.reward_deadline_s = max(deadlines_s.values(), default=None) if deadlines_s else None
         future = self._rewards.score(
-            request_id, prompt.text, text, prompt.answer, len(sample.response_tokens), deadlines_s
+            request_id, prompt.text, text, prompt.answer, len(sample.response_tokens), deadlines_s, prompt.sources
         )  # fmt: skip
         self._pending.add(request_id)
 

@@ -31,6 +31,10 @@ def export_plan(
     if source.job.data.sets:
         raise error_at(source.job_path, ("data", "sets"), "data.sets: an export takes one file; write the rows of all "
                        "sets into one, with ids of their own, and name it in data.path")  # fmt: skip
+    if part := next((each for each in source.job.reward.parts if each.rows), None):
+        raise error_at(source.job_path, (*source.job.reward.key_of(part), "rows"),
+                       "reward: rows: the reward.py of an export scores all rows alike; remove the key, and have one "
+                       "function look at a row")  # fmt: skip
     draft = ExportDraft(framework, source=source, plugin=plugin, price=price)
     draft.rows()
     return EXPORTS[framework](draft)

@@ -44,13 +44,13 @@ class DataReader:
 
     progress: Progress = lambda *_: None
     judged: Judged = "all"
-    _found: dict[tuple[Rows, tuple[tuple[str, tuple[str, ...]], ...]], CheckedData | InputError] = field(
-        default_factory=dict
+    _found: dict[tuple[Rows, tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]], CheckedData | InputError] = (
+        field(default_factory=dict)
     )
 
     def read(self, path: Rows, reward: RewardSpec) -> CheckedData:
         """The data file at `path`, read as the job's reward will. Raises InputError as `read_rows` does."""
-        key = (path, tuple((part.kind, part.packages) for part in reward.parts))
+        key = (path, tuple((part.kind, part.packages, part.rows) for part in reward.parts))
         if key not in self._found:
             try:
                 rows, faults = read_rows(path, reward, self.judged, self.progress)

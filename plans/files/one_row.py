@@ -32,6 +32,7 @@ class Prompt:
         judged: whether the answer was read as the reward will, if it will; false for an expression where math-verify is
             not installed, or where it is not asked.
         line: of the file, counted from 1; the number of the row in Parquet; 0: not of a file.
+        sources: the row's `data_source` and the name of its set, which parts of a reward may name.
     """
 
     id: str
@@ -41,10 +42,17 @@ class Prompt:
     template: Mapping[str, Any] = field(default_factory=dict)
     judged: bool = True
     line: int = field(default=0, compare=False)
+    sources: tuple[str, ...] = field(default=(), compare=False)
 
 
 class RowRefused(Exception):
     """A row cannot be used: what is wrong; what to do."""
+
+
+def sources_of(value: Any, name: str | None) -> tuple[str, ...]:
+    """The `data_source` of a row, where it has one as text, and the name of its set."""
+    said = value.get("data_source") if isinstance(value, dict) else None
+    return tuple(each for each in (said, name) if isinstance(each, str) and each)
 
 
 def id_of(value: Any) -> str | None:

@@ -24,7 +24,7 @@ from ..yaml.errors import InputError, joined
 from ..yaml.input_files import DATA_BYTES
 from ..yaml.yaml_io import error_at
 from .one_row import Prompt as Prompt
-from .one_row import RowRefused, id_of, is_read, prompt_of
+from .one_row import RowRefused, id_of, is_read, prompt_of, sources_of
 from .row_files import PARQUET_MAGIC, decoded, folder_rows, json_rows, parquet_rows, unpacked
 
 Rows = str | Path | RowSets
@@ -82,7 +82,11 @@ def _untold(text: str, done: float) -> None:
 
 
 def read_rows(
-    path: Rows, reward: RewardSpec | RewardKind = "function", judged: Judged = "all", progress: Progress = _untold
+    path: Rows,
+    reward: RewardSpec | RewardKind = "function",
+    judged: Judged = "all",
+    progress: Progress = _untold,
+    of_set: str | None = None,
 ) -> tuple[list[Prompt], list[RowFault]]:
     """(the good rows in file order, the faults of the others); a row has one fault at most.
 
@@ -90,14 +94,12 @@ def read_rows(
         reward: of the job, or its only kind. `math` and `code` compare a response with the row's answer, so the answer
             must not be empty, and must be one that they can read; a reward function gets any answer, also null.
         judged: which answers are read as the reward will.
+        of_set: the name of the set that the file is.
 
     Raises InputError for a missing or unreadable file, a table (CSV), and a file without rows.
     """
     if isinstance(path, RowSets):
         return _rows_of_sets(path, reward, judged, progress)
-    parts = [(reward, ())] if isinstance(reward, str) else [(part.kind, part.packages) for part in reward.parts]
-    kinds = [kind for kind, _ in parts]
-    compared = not {"math", "code"}.isdisjoint(kinds)
     rows, faults = list[Prompt](), list[RowFault]()
     first_line: dict[str, int] = {}
     values = list(_values(path))
@@ -108,17 +110,27 @@ def read_rows(
         try:
             if isinstance(value, ValueError):
                 raise RowRefused(f"{value}{'' if '; ' in str(value) else _WHOLE_LINES}")
+            sources = sources_of(value, of_set)
+            parts = [(reward, ())] if isinstance(reward, str) else [
+                (part.kind, part.packages) for part in reward.parts if part.scores(sources)
+            ]  # fmt: skip
+            if not parts:
+                known = f"is of {' and '.join(map(repr, sources))}" if sources else "has no data_source"
+                raise RowRefused(f"row {known}, and no part of the reward scores it; name it in the rows of one")
+            kinds = [kind for kind, _ in parts]
             prompt = prompt_of(value, kinds)
             if prompt.id in first_line:
                 raise RowRefused(f"id '{prompt.id}' is also in line {first_line[prompt.id]}; give each row its own")
             asked = judged == "all" or (judged == "fast" and index < FAST_ROWS)
-            if compared and not (asked and all(is_read(prompt.answer, *part, judged == "all") for part in parts)):
+            if not {"math", "code"}.isdisjoint(kinds) and not (
+                asked and all(is_read(prompt.answer, *part, judged == "all") for part in parts)
+            ):
                 prompt = replace(prompt, judged=False)
         except (RowRefused, AnswerError) as refused:
             faults.append(RowFault(line, id_of(value), str(refused), isinstance(refused, AnswerError)))
             continue
         first_line[prompt.id] = line
-        rows.append(replace(prompt, line=line))
+        rows.append(replace(prompt, line=line, sources=sources))
     return rows, faults
 
 
@@ -127,7 +139,7 @@ def _rows_of_sets(
 ) -> tuple[list[Prompt], list[RowFault]]:
     rows, faults = dict[str, Prompt](), list[RowFault]()
     for name, path, weight in sets.sets:
-        found, refused = read_rows(path, reward, judged, progress)
+        found, refused = read_rows(path, reward, judged, progress, name)
         faults += [replace(fault, path=path) for fault in refused]
         for row in found:
             for copy in range(1, weight + 1):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -183,6 +183,10 @@ Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-
 """The name of a distribution."""
 
 
+Source = Annotated[str, Field(min_length=1, max_length=200)]
+"""What a row says of where it comes from."""
+
+
 class RewardSpec(Deadlines):
     """How a response is scored: one value per sample, of one kind."""
 
@@ -196,6 +200,10 @@ class RewardSpec(Deadlines):
 
     weight: Annotated[float, Field(ge=-1e6, le=1e6, exclude_if=is_one)] = 1.0
     """Factor on the value of this part in the sample's reward; 0: it is only recorded."""
+
+    rows: Annotated[tuple[Source, ...], Field(exclude_if=is_empty, strict=False)] = ()
+    """Rows that this part scores, by their `data_source` or by the name of their set (`data.sets`): `[gsm8k, math]`;
+    empty: all. A row that no part scores is refused."""
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
     """`package.module:name` of `name(prompt, response, answer) -> float`; needed for kind function, and only there."""
@@ -273,6 +281,10 @@ class RewardSpec(Deadlines):
     def parts(self) -> tuple[RewardSpec, ...]:
         """The parts whose weighted sum is a sample's reward, in order."""
         return (self,)
+
+    def scores(self, sources: Collection[str]) -> bool:
+        """Whether this part scores rows of these sources."""
+        return not self.rows or not set(self.rows).isdisjoint(sources)
 
     def key_of(self, part: RewardSpec) -> tuple[str | int, ...]:
         """Where job.yaml has a part of this reward: the section, or the place in the list."""

@@ -70,8 +70,11 @@ async def measure_reward(
     Where samples take long the last one waits for others there, so that some are scored alone."""
     if not job.reward.pooled:  # no worker scores anything: lengths are looked at by the driver
         return Reward(workers=1, latency=Spread(p50=0.0, p95=0.0, repeats=0), per_sample_s=0.0)
-    pool = rewards.scorer(job.reward.pooled[0].label)
-    samples = [sample for group in sampled.groups for sample in group]
+    part = job.reward.pooled[0]
+    pool = rewards.scorer(part.label)
+    samples = [s for group in sampled.groups for s in group if part.scores(prompts[s.prompt_id].sources)]
+    if not samples:  # none of the rows that were drawn is one that it scores
+        return Reward(workers=1, latency=Spread(p50=0.0, p95=0.0, repeats=0), per_sample_s=0.0)
     texts = [response_text(tokenizer, s.response_tokens.tolist()) for s in samples[:REWARD_BURST]]
 
     def submit(index: int, tag: str) -> Any:

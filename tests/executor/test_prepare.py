@@ -188,7 +188,7 @@ class Parts:
         return SimpleNamespace(decode=lambda tokens, skip_special_tokens: "text")
 
     def load_prompts(self, path, tokenizer, max_prompt_tokens, reward, template):
-        return {name: SimpleNamespace(text="", answer=None) for name in ("p0", "p1")}
+        return {name: SimpleNamespace(text="", answer=None, sources=()) for name in ("p0", "p1")}
 
     async def check_shared(self, folder, nodes):
         self.log.append(("shared", folder))
@@ -260,7 +260,7 @@ def test_prompts_that_are_held_out_are_evaluated_and_not_trained(job, monkeypatc
     told = yaml.safe_load(file.read_text())
     told["data"]["held_out"], told["evaluate"] = 1, {"every_steps": 2}
     file.write_text(yaml.safe_dump(told, sort_keys=False))
-    prompt = SimpleNamespace(text="", answer=None, tokens=(1,))
+    prompt = SimpleNamespace(text="", answer=None, tokens=(1,), sources=())
     monkeypatch.setattr(session, "load_prompts", lambda *_, **__: {"p0": prompt, "p1": prompt})
     executed(job, parts, monkeypatch)
     options = parts.made["TrainingRun"].options

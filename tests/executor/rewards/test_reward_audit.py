@@ -144,13 +144,26 @@ def test_parts_that_know_no_row_are_left_out_and_said(job_of):
     assert [part.label for part, _ in results[0].parts] == ["function", "format"]
 
 
+def test_each_part_is_tried_and_audited_on_the_rows_that_it_names(job_of):
+    parts = "[{kind: math, deadline_s: 9.0, rows: [gsm8k]}, " + function("score")[:-1] + ", rows: [mine]}]"
+    rows = [row("a", "1") | {"data_source": "gsm8k"}, row("b", "x2") | {"data_source": "mine"}]
+    path = job_of(parts, rows, EXACT)
+    job, paths = load_job(path), scoring_paths(load_job(path), path)
+    read, _ = read_rows(paths.data, job.reward)
+    results = list(tried(job, paths, [(read[1], "x2"), (read[0], "1"), (read[0], "x2")]))
+    assert [result.reward for result in results] == [1.0, 1.0, 0.0]
+    assert [[part.label for part, _ in result.parts] for result in results] == [["function"], ["math"], ["math"]]
+    found = audit_job(job, path)
+    assert (found.audit.references, found.audit.full, found.audit.refused) == (2, 2, 0)
+
+
 def test_a_function_is_tried_before_a_run(job_of):
     asked = SimpleNamespace(text="ask", answer="x1")
     for body, says in (("return {} or None", "returned None"), ("raise KeyError(answer)", ""), ("return 1", "")):
         path = job_of(function("score"), [row("a", "x1")], f"def score(prompt, response, answer):\n    {body}\n")
         job = load_job(path)
         with pytest.raises(InputError, match=says) if says else contextlib.nullcontext():
-            try_functions(job, scoring_paths(job, path), asked.text, asked.answer)
+            try_functions(job, scoring_paths(job, path), [(asked.text, asked.answer, ())])
 
 
 DOWN = """\

@@ -83,6 +83,24 @@ def test_the_sum_is_the_same_whichever_part_comes_first(first):
     assert parts["code"] == PartScore(0.7, 0.2, "ok", 2.0, 2) and parts["length"] == PartScore(-0.2, 0.0, "ok")
 
 
+def test_a_part_scores_the_rows_that_it_names_alone():
+    async def run():
+        math, code = Asked(), Asked()
+        every = ScoredPart("length", 0.5, of_length=lambda tokens: -1.0)
+        reward = RewardSum([ScoredPart("math", scorer=math, rows=("gsm8k",)), every,
+                            ScoredPart("code", scorer=code, rows=("apps", "own"))])  # fmt: skip
+        futures = [reward.score(key, "p", "r", None, 5, None, (key,)) for key in ("gsm8k", "own", "other")]
+        math.answer("gsm8k", 0.7)
+        code.answer("own", 0.9)
+        await settle()
+        return [future.result() for future in futures]
+
+    first, second, neither = played(run())
+    assert (first.result.reward, list(first.parts)) == (0.7 - 0.5, ["math", "length"])
+    assert (second.result.reward, list(second.parts)) == (-0.5 + 0.9, ["length", "code"])
+    assert neither.result.reward == -0.5
+
+
 def test_a_part_that_times_out_scores_0_and_names_it():
     async def body(reward, code, shape):
         future = reward.score("a", "p", "r", None, 5)

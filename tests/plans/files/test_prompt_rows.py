@@ -26,7 +26,7 @@ from rlplan.plans.files.prompt_rows import (
     trained_rows,
 )
 from rlplan.plans.files.row_files import rows_digest
-from rlplan.plans.schema.job import DataSpec, Job, JobPaths, job_paths
+from rlplan.plans.schema.job import DataSpec, Job, JobPaths, RowSets, job_paths
 from rlplan.plans.yaml.errors import InputError
 
 from ..conftest import JOB
@@ -459,3 +459,28 @@ def test_all_copies_of_a_prompt_are_held_out_and_evaluated_once(sets):
 def test_sets_that_cannot_be_told_apart_or_weighed_are_refused(data, message):
     with pytest.raises(ValidationError, match=message):
         DataSpec.model_validate(data)
+
+
+def test_a_row_is_read_as_the_parts_that_name_it_and_refused_by_none(file):
+    parts = [
+        {"kind": "math", "deadline_s": 1.0, "rows": ["gsm8k"]},
+        {"kind": "code", "deadline_s": 1.0, "rows": ["apps", "own"]},
+    ]
+    reward = job_with_reward(parts).reward
+    test, row = json.dumps("assert f() == 1"), '{"id": "%s", "prompt": "p", "answer": %s, "data_source": "%s"}'
+    file.write_text("\n".join((row % ("a", '"2"', "gsm8k"), row % ("b", test, "apps"))))
+    assert [(each.sources, each.answer) for each in read_prompts(file, reward)] == [
+        (("gsm8k",), "2"), (("apps",), "assert f() == 1"),
+    ]  # fmt: skip
+    file.write_text("\n".join((row % ("a", '"2"', "gsm8k"), row % ("b", '"2"', "apps"), row % ("c", "1", "x"), ROW)))
+    _, faults = read_rows(file, reward)
+    assert [fault.line for fault in faults] == [2, 3, 4], "2 is no test of code, and math is not asked"
+    assert faults[1].text == ("row is of 'x', and no part of the reward scores it (id 'c'); name it in the rows of one")
+    assert "row has no data_source, and no part" in faults[2].text
+    file.write_text(f'{{"id": "a", "prompt": "p", "answer": {test}}}')
+    (of_set,) = read_prompts(RowSets((("own", file, 1),)), reward)
+    assert of_set.sources == ("own",), "the name of its set will do"
+
+
+def job_with_reward(reward):
+    return Job.model_validate(job_with().model_dump(mode="json") | {"reward": reward})
