@@ -13,7 +13,8 @@ from ..answers import AnswerError
 from ..answers.code_tests import answer_of_row, code_tests
 from ..answers.gold_math import gold_of
 from ..answers.packages import unstated
-from ..schema.job import OF_THE_TEMPLATE, RewardKind
+from ..schema.job import RewardKind
+from ..schema.rollout_spec import OF_THE_TEMPLATE
 
 Messages = list[dict[str, str]]
 

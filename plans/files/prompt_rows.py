@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 from ..answers import AnswerError
 from ..phrases.numbers import count
-from ..schema.job import DataSpec, Job, JobPaths, RewardKind, RewardSpec, RowSets, job_paths, missing_files
+from ..schema.job import Job, JobPaths, RewardKind, RewardSpec, RowSets, job_paths, missing_files
+from ..schema.rollout_spec import DataSpec
 from ..yaml.errors import InputError, joined
 from ..yaml.input_files import DATA_BYTES
 from ..yaml.yaml_io import error_at

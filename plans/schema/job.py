@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ..yaml.errors import InputError, joined
 from ..yaml.yaml_doc import Loc
 from .algorithm import Algorithm
 from .base import (
     Choices,
-    Count,
     Name,
     Positive,
     Strict,
@@ -32,12 +31,10 @@ from .levers import FinishedShares, LoraSpec, SearchCutoff, SearchDrafts
 from .reward_spec import OneOrList
 from .reward_spec import RewardKind as RewardKind
 from .reward_spec import RewardSpec as RewardSpec
+from .rollout_spec import DataSpec as DataSpec
 from .rollout_spec import EngineSpec as EngineSpec
 from .rollout_spec import EvaluateSpec as EvaluateSpec
 from .rollout_spec import RolloutSpec as RolloutSpec
-
-OF_THE_TEMPLATE = ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize")
-"""What a chat template gets that is no variable of its own."""
 
 WITHIN = "usd-within"
 
@@ -90,78 +87,6 @@ class JobPlacement(Strict):
     streams: Annotated[bool, Field(exclude_if=is_true)] = True
     """Trainers train complete groups while the others of the round decode. False: they begin when the rollout has
     ended, as a job of a co-execution group must, whose phases take turns with those of other jobs."""
-
-
-class DataSet(Strict):
-    """One of several data sets that a job is trained on."""
-
-    name: Name
-    """Begins the ids of its prompts, `name/id`."""
-
-    path: Annotated[str, Field(min_length=1)]
-    """File or folder of rows, as `data.path`."""
-
-    weight: Annotated[int, Field(ge=1, le=100)] = 1
-    """How often an epoch has each of its prompts: the second time as prompt `name/id#2`. Whole numbers: for half as
-    much of one set, weigh the others double."""
-
-
-class DataSpec(Strict):
-    """The prompts: a file of them, or, while a job is only planned, how many there will be."""
-
-    path: Annotated[str | None, Field(min_length=1, exclude_if=is_none)] = None
-    """File of rows, relative to job.yaml: JSON Lines, a JSON array or Parquet, plain or gzipped; or a folder that
-    `save_to_disk` of datasets wrote, or of Parquet files. Each row has `id`, `prompt` (text or chat messages) and
-    `answer`."""
-
-    sets: Annotated[tuple[DataSet, ...], Field(max_length=64, strict=False, exclude_if=is_empty)] = ()
-    """Several data sets in place of `path`, each with a weight; an epoch has the prompts of all of them, mixed."""
-
-    prompts: Annotated[Count | None, Field(exclude_if=is_none)] = None
-    """How many prompts there are; enough to plan while the file is not here, but not to measure or to train."""
-
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the order in which prompts are drawn in each epoch."""
-
-    held_out: Annotated[Positive | None, Field(exclude_if=is_none)] = None
-    """Prompts that are never trained on, which `evaluate` decodes where it names no data: a share of them below 1, or
-    how many. `seed` and a row's id say which: with a share, rows that are added move no other row."""
-
-    chat_template_kwargs: Annotated[dict[str, JsonValue], Field(exclude_if=is_empty, default_factory=dict)]
-    """Variables of the model's chat template for all prompts that are chat messages, those of evaluations, too, such as
-    `{enable_thinking: false}`; a row's own `chat_template_kwargs` come first."""
-
-    @model_validator(mode="after")
-    def _prompts_can_be_counted(self) -> DataSpec:
-        if self.path is not None and self.sets:
-            raise cross_error("stands beside path; keep one of the two, all sets in the list", "sets")
-        names = [each.name for each in self.sets]
-        if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
-            raise cross_error(f"has two sets called '{twice}'; give each a name of its own", "sets")
-        if self.path is None and not self.sets and self.prompts is None:
-            raise cross_error(
-                "names no prompts; add path, a JSONL file, or prompts, how many there will be", rule="missing-key"
-            )
-        if self.held_out is not None and self.held_out > 1 and self.held_out % 1:
-            raise cross_error(f"is {self.held_out:g}; write a share below 1, or a whole number of prompts", "held_out")
-        if own := next((name for name in self.chat_template_kwargs if name in OF_THE_TEMPLATE), None):
-            raise cross_error(f"has '{own}', which is no variable of its own there; remove it", "chat_template_kwargs")
-        return self
-
-    @property
-    def name(self) -> str:
-        """The file as the job names it, or its sets by their names."""
-        return self.path or f"data.sets ({', '.join(each.name for each in self.sets)})"
-
-    @property
-    def trained_prompts(self) -> int | None:
-        """How many prompts will be trained on by `prompts`, near the number where `held_out` is a share of them."""
-        return None if self.prompts is None else self.prompts - self.held_out_of(self.prompts)
-
-    def held_out_of(self, prompts: int) -> int:
-        """How many of so many prompts are held out, near the number where a share of them is."""
-        held_out = self.held_out or 0
-        return min(prompts, round(held_out * prompts if held_out < 1 else held_out))
 
 
 class ModelSpec(Strict):

@@ -26,7 +26,8 @@ from rlplan.plans.files.prompt_rows import (
     trained_rows,
 )
 from rlplan.plans.files.row_files import rows_digest
-from rlplan.plans.schema.job import DataSpec, Job, JobPaths, RowSets, job_paths
+from rlplan.plans.schema.job import Job, JobPaths, RowSets, job_paths
+from rlplan.plans.schema.rollout_spec import DataSpec
 from rlplan.plans.yaml.errors import InputError
 
 from ..conftest import JOB
@@ -354,7 +355,7 @@ def arrow(path, rows):
         stream.write_table(table)
 
 
-def test_a_data_set_that_was_saved_to_disk_is_read_shard_by_shard(tmp_path):
+def test_a_data_set_that_was_saved_is_read_shard_by_shard(tmp_path):
     folder, shards = tmp_path / "train", ("data-00000-of-00002.arrow", "data-00001-of-00002.arrow")
     folder.mkdir()
     rows = [{"id": number, "prompt": CHAT, "answer": {"value": number}} for number in range(3)]
@@ -415,7 +416,7 @@ def sets(tmp_path):
     return SimpleNamespace(job=job, file=tmp_path / "job.yaml", b=tmp_path / "b.jsonl")
 
 
-def test_an_epoch_has_the_prompts_of_each_set_as_often_as_it_weighs(sets):
+def test_an_epoch_has_each_sets_prompts_as_often_as_it_weighs(sets):
     job = sets.job(prompts=19)
     paths = job_paths(job, sets.file)
     rows = read_prompts(paths.data, job.reward)
@@ -461,7 +462,7 @@ def test_sets_that_cannot_be_told_apart_or_weighed_are_refused(data, message):
         DataSpec.model_validate(data)
 
 
-def test_a_row_is_read_as_the_parts_that_name_it_and_refused_by_none(file):
+def test_a_row_is_read_as_the_parts_that_name_it(file):
     parts = [
         {"kind": "math", "deadline_s": 1.0, "rows": ["gsm8k"]},
         {"kind": "code", "deadline_s": 1.0, "rows": ["apps", "own"]},
