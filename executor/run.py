@@ -30,6 +30,7 @@ from ..rounds.timeouts import PoolTimeouts
 from ..traces.report_state import drift_text, evaluation_text, plan_text
 from ..traces.trace_events import Evaluation, Step
 from .configuration import run_settings
+from .drafts.history_store import HISTORY
 from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .groups.member_phases import MemberPhases, before_restart
@@ -348,7 +349,8 @@ class TrainingRun:
         if "timeouts" in state:  # older checkpoints have fixed deadlines only
             self.timeouts.restore(state["timeouts"])
         # A plan that drafts may follow one that did not, and that remembered nothing.
-        if (lost := self.drafts.load(loaded.folder, self._prompt_ids)) is not None and state.get("remembers", True):
+        remembered = state.get("remembers", True) or (loaded.folder / HISTORY).exists()
+        if (lost := self.drafts.load(loaded.folder, self._prompt_ids)) is not None and remembered:
             self.event("history_lost", checkpoint=loaded.folder.name, reason=lost)
         self._skipped.in_a_row = int(state["skipped_in_a_row"])
         self.step_number = int(state["step"])

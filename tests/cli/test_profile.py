@@ -42,7 +42,8 @@ def measured(solved, monkeypatch):
         judge=Judge(per_sample_s=0.1, per_token_s=0.0002, beside_factor=1.25, rollout_factor=1.5), drafts=None,
         sync={pair: seconds(0.03), single: seconds(0.04)}, turns={single: EngineTurns(0.5, 0.25)},
         trace=LengthTrace(rows, 64), rounds=(MeasuredRound(pair, 64, lengths, 0.2),),
-        prompt_tokens={"p0": 5, "p1": 6}, parameters=1234, shape=SHAPE, kv_bytes_per_token=512, seconds=71.0,
+        prompt_tokens={"p0": 5, "p1": 6}, parameters=1234, shape=SHAPE, adapters=None,
+        kv_bytes_per_token=512, seconds=71.0,
         left_out="left out for lack of time: tp 4",
     )  # fmt: skip
     asked = []

@@ -7,6 +7,7 @@ import zlib
 
 import pytest
 
+from rlplan.executor.drafts.history_store import HISTORY
 from rlplan.executor.loop import checkpoint_if_due, step
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
@@ -348,6 +349,7 @@ def test_what_a_recovery_finds_damaged_or_lost_is_told(tmp_path):
     async def body(run, trainer):
         await run.checkpoint()
         (tmp_path / "checkpoints" / "step-000001" / "state.json").write_text("{}")
+        (tmp_path / "checkpoints" / "step-000000" / HISTORY).write_bytes(b"damaged")
         run.drafts.load = lambda folder, prompts: "it is damaged"
         trainer.death.set()
         assert await step(run) is None and run.step_number == 0

@@ -74,10 +74,10 @@ def test_layers_stay_compiled_where_a_micro_batch_gains_a_twentieth(monkeypatch,
     clock = [0.0]
     accumulate = trainer._gradients._accumulate
 
-    def timed(batch, totals):
+    def timed(batch, totals, reference=None):
         ways.append(trainer._gradients._layers.compiled)
         clock[0] += next(seconds, 0.0)
-        accumulate(batch, totals)
+        accumulate(batch, totals, reference)
 
     monkeypatch.setattr(gradient_sum.time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(trainer._gradients, "_accumulate", timed)

@@ -62,7 +62,7 @@ class FakeRank:
         return Method(self, name)
 
     async def answer(self, name):
-        fate = self.fate.get(name, (self.number, 0.5) if name == "construct" else self.number)
+        fate = self.fate.get(name, (self.number, self.number, 0.5) if name == "construct" else self.number)
         if fate is HANGS:
             await asyncio.Event().wait()
         if isinstance(fate, Exception):
@@ -202,7 +202,7 @@ def test_ranks_are_constructed_where_they_sit_and_meet_at_rank_0():
         async def ranks(self, plan, patience_s):
             return [plan, patience_s]
 
-    group = Group([{"meeting_point": "node:7", "construct": (42, 0.5)}, {"construct": (41, 0.5)}], placer=Seats())
+    group = Group([{"meeting_point": "node:7", "construct": (42, 7, 0.5)}, {"construct": (41, 6, 0.5)}], placer=Seats())
 
     async def call(group):
         assert group.parameters == 42 and group.spawned_on == [["run", trainers.NODE_PATIENCE_S]]
@@ -218,7 +218,7 @@ async def _must_have(group, *call):
     assert all(call in rank.calls for rank in group._ranks)
 
 
-EMPTY = ("stored", ReplicaShare([], [], [], 0, 0, 0))
+EMPTY = ("stored", ReplicaShare([], [], [], 0, 0, 0, all_rewards=[]))
 
 
 @pytest.mark.parametrize(

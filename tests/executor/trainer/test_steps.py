@@ -57,9 +57,8 @@ def test_each_sample_is_in_one_replicas_share_with_its_own_values():
         for place, (prompt, reward) in enumerate([("c", 0.5), ("a", 1.0), ("b", 0.0)])
     ]
     found = shares(groups, config, 9, 0.0, replicas=(2, 0))
-    assert {tuple(share[2:]) for share in [share._replace(prompts="".join(share.prompts)) for share in found]} == {
-        ("abc", 6, 27, 1.5, 0.625, 15)
-    }
+    whole = {("".join(share.prompts), *share[3:8], tuple(share.all_rewards)) for share in found}
+    assert whole == {("abc", 6, 27, 1.5, 0.625, 15, (0.0, 1.0, 0.0, 0.0, 0.0, 0.5))}
     assert {(len(share.watched), len(share.learning)) for share in found} == {(1, 1)}, "as many on every replica"
     assert all(not len(batch.tokens) and batch.sequences() == [] for batch in found[1].watched + found[1].learning)
     seen = {}
@@ -98,7 +97,7 @@ def test_totals_are_of_all_tokens_and_of_those_in_the_loss():
             "loss": 0.75, "ratio_clipped_share": 3 / 4, "logprob_max_abs_diff": math.log(3.0),
             "logprob_mean_abs_diff": (1.1 + 2 * math.log(3.0)) / 5, "logprob_beyond_share": 3 / 5,
             "importance_ratio_mean": (1.0 + math.exp(0.5) + math.exp(-0.6) + 3.0) / 4, "importance_beyond_share": 1 / 4,
-            "entropy": 3.0, "response_tokens": 5,
+            "entropy": 3.0, "response_tokens": 5, "kl_reference": 0.0, "kl_loss": 0.0,
         }
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from rlplan.profiles.length_trace import LengthRow
 from rlplan.profiles.measure import measure_job
 from rlplan.profiles.measure.measure_machine import this_machine, versions
 from rlplan.profiles.measure.measure_rounds import Effort, Sampled
+from rlplan.profiles.measure.measure_site import FIRST
 from rlplan.profiles.measure.time_budget import EngineTurns
 
 from .fakes import Turns, demo_job, pool
@@ -47,7 +48,12 @@ def measured(monkeypatch, tmp_path, of=None, judge=False, judge_fails=False, mod
         fleet = SimpleNamespace(all_engines=lambda: ["engines"])
         rewards = SimpleNamespace(close=note("rewards closed"))
         return SimpleNamespace(
-            placer=seats, fleet=fleet, rewards=rewards, turns=turns, trainers={"t": 1}, machine=note("m", "a machine")
+            placer=seats,
+            fleet=fleet,
+            rewards=rewards,
+            turns=turns,
+            machine=note("m", "a machine"),
+            trainers={FIRST: SimpleNamespace(trained_parameters=7)},
         )
 
     def sampler(*arguments):
@@ -100,7 +106,7 @@ def test_what_was_measured_becomes_the_measurements(monkeypatch, tmp_path):
     assert (bench.steps, bench.dtype, bench.on_gpu) == (([["group"]], 16), "float32", False)
     assert called["reward"][-1] == 1 and called["engines"][-1] is None and called["engines"][-2] == 1
     assert "rewards closed" in called
-    assert taken == [("end", ["engines"], ["t"]), ("closed",)]
+    assert taken == [("end", ["engines"], [FIRST]), ("closed",)]
     assert [line.split(" (")[0] for line in said] == ["starting Ray", "reserving devices", "reward workers", "stopping"]
 
 
