@@ -159,7 +159,7 @@ def apply_to_run(plan: Path, out: Path, dry_run: bool = False, timeout: float | 
         return result
     if not driver_runs(out):
         raise InputError(
-            f"does not go on now; rlplan execute {plan} --out {out} --resume goes on with it by this plan", str(out)
+            f"is not running; to continue it by this plan: rlplan execute {plan} --out {out} --resume", str(out)
         )
     read = (out / TRACE).stat().st_size
     request = MoveRequest(uuid.uuid4().hex, str(plan.resolve()), change.sha256)

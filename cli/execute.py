@@ -202,8 +202,8 @@ def execute_command(
 
     try:
         if resume and len(plans) == 1 and (now := in_force(plans[0], out)) != plans[0]:
+            click.echo(f"{now} took the place of {plans[0]} in {out}; it is resumed by {now}", err=True)
             plans = (now,)
-            click.echo(f"{out} goes by {now} by now, and is resumed by that", err=True)
         with share("execute") as update:
             executions = prepare(plans, out, resume, update)
         remembered = None if history is None else history_of(history, executions, resume)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ..planner.tune.executed_run import ExecutedRun
     from ..planner.tune.tune import Tuned
     from ..planner.what_if import Documents
-    from ..plans.schema.plan import Inputs
 
 LOOK_S = 1.0
 """How often a run's trace is read for steps that have ended."""
@@ -105,45 +104,12 @@ def tune_command(
     if every is not None:
         if out is not None:
             raise InputError("--out is for one plan, and --every writes several; leave it out", str(out))
-        once = partial(_tune_once, run_path, plan_path, None, seed, last, True, yes, overwrite, as_json)
+        assert tune_command.callback is not None
+        once = partial(
+            tune_command.callback, run_path, plan_path, None, seed, last, True, yes, None, overwrite, as_json
+        )
         return _tune_until_end(run_path, every, once)
-    return _tune_once(run_path, plan_path, out, seed, last, applies, yes, overwrite, as_json)
 
-
-def _tune_until_end(run_path: Path, every: int, once: Callable[[], int]) -> int:
-    """Tune after every so many steps of a run, until it ends."""
-    from ..traces.run_log import TRACE, TraceTail, driver_runs
-
-    tail = TraceTail(run_path / TRACE)
-
-    def done() -> int:
-        tail.more()
-        return tail.log.steps[-1].step if tail.log.steps else 0
-
-    at = done()
-    while driver_runs(run_path):
-        if done() >= at + every:
-            try:
-                once()
-            except (InputError, RunFailed, Infeasible) as failure:
-                click.echo(f"not tuned after step {done()}: {failure}", err=True)
-            at = done()
-        time.sleep(LOOK_S)
-    return 0
-
-
-def _tune_once(
-    run_path: Path,
-    plan_path: Path | None,
-    out: Path | None,
-    seed: int,
-    last: int | None,
-    applies: bool,
-    yes: bool,
-    overwrite: bool,
-    as_json: bool,
-) -> int:
-    """Tune, and give the run the new plan if that is wanted; returns the exit code."""
     from ..api.input_paths import check_target, plan_inputs
     from ..api.job_timeline import data_prompts
     from ..planner.tune.executed_run import load_executed
@@ -188,6 +154,32 @@ def _tune_once(
     return 0
 
 
+def _tune_until_end(run_path: Path, every: int, once: Callable[[], int]) -> int:
+    """Tune after every so many steps of a run, until it ends. Raises InputError if its trace cannot be read."""
+    from ..traces.run_log import TRACE, TraceTail, driver_runs
+    from ..traces.trace import TraceError
+
+    tail = TraceTail(run_path / TRACE)
+
+    def done() -> int:
+        try:
+            tail.more()
+        except TraceError as error:
+            raise InputError(str(error)) from None
+        return tail.log.steps[-1].step if tail.log.steps else 0
+
+    at = done()
+    while driver_runs(run_path):
+        if (step := done()) >= at + every:
+            try:
+                once()
+            except (InputError, RunFailed, Infeasible) as failure:
+                click.echo(f"not tuned after step {step}: {failure}", err=True)
+            at = done()
+        time.sleep(LOOK_S)
+    return 0
+
+
 def _for_running(tuned: Tuned, force: Documents) -> Tuned:
     """What is to be applied: the new plan with the divisors of the run's loss, which set the size of its updates; or
     the plan in force predicted anew, where its predictions are off by more than the error of what was measured."""
@@ -213,7 +205,7 @@ def _applied(run_path: Path, out: Path, tuned: Tuned, yes: bool, as_json: bool) 
 
     if not driver_runs(run_path):
         takes = f"rlplan execute {out} --out {run_path} --resume"
-        return {"state": "not applied", "reason": f"the run does not go on now; {takes} goes on by the plan"}
+        return {"state": "not applied", "reason": f"the run has ended; to continue it by the plan: {takes}"}
     if not yes and (reason := _must_ask(out, tuned)) is not None:
         asked = not as_json and sys.stdin.isatty()
         if not asked or not click.confirm(f"{out}: {reason}; apply it now?", err=True):
@@ -283,15 +275,9 @@ def _follows(out: Path, executed: Path) -> bool:
     except InputError:
         return False
     return (
-        _of_same_job(new.inputs, old.inputs)
+        new.inputs.of_same_job(old.inputs)
         and input_path(new.inputs.profile, out).resolve() == _beside(out)[0].resolve()
     )
-
-
-def _of_same_job(new: Inputs, old: Inputs) -> bool:
-    """Whether two plans were solved from the same job, or from jobs that do not differ for the solver."""
-    read = [inputs.solver_read.job if inputs.solver_read else None for inputs in (new, old)]
-    return new.job.sha256 == old.job.sha256 or (read[0] is not None and read[0] == read[1])
 
 
 def _write(tuned: Tuned, force: Documents, force_path: Path, out: Path) -> None:

@@ -155,7 +155,7 @@ class TrainingRun:
         self.checkpoints.notes.append(plan_text({"step": step, "plan": plan, "owed": owed, "changes": changes}))
 
     def take_plan(self, planned: PlannedJob, planned_short_share: float | None) -> None:
-        """Go on by another plan that needs no other engine or trainer (plan_changes.fits_in_place); between steps."""
+        """Go on by another plan that needs no other engine or trainer (session._fits_in_place); between steps."""
         state, timeouts, store = self.schedule.state(), self.timeouts.state(), self.drafts.store
         self.settings = run_settings(planned, self._job)
         self.schedule = Schedule(self.settings.spec, self._prompt_ids, self._job.data.seed)

@@ -299,9 +299,11 @@ class Session:
             return None
         refused = None
         if len(self._executions) > 1:
-            refused = "the run takes turns with others on engines that they share; stop them, and resume it alone by it"
+            refused = (
+                "the run takes turns with others on shared engines; stop them all, then resume it alone by the plan"
+            )
         elif self._member is not None:
-            refused = "the run is of a co-execution group; apply a plan of groups to that"
+            refused = "the run belongs to a co-execution group; apply a plan of groups to the group"
         else:
             try:
                 asked, change = await asyncio.to_thread(_requested, execution, request)

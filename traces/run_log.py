@@ -84,6 +84,11 @@ class RunLog:
         return [event for event in self.events if event["event"] == "plan"]
 
     @property
+    def plan_named(self) -> Any:
+        """Path of the file of the plan in force, relative to the run's folder; None where the trace does not say it."""
+        return (self.plan_changes[-1] if self.plan_changes else self.started).get("plan")
+
+    @property
     def _start(self) -> dict[str, Any]:
         """The last start or resume; empty if the trace has none."""
         return next((event for event in reversed(self.events) if event["event"] in ("run", "resume")), {})

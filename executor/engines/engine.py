@@ -105,12 +105,7 @@ class EngineRequests:
                     event.tokens.extend(part.token_ids)
                     if part.logprobs is not None and part.token_ids:  # of no new token, 0.24 gives all log-probs again
                         event.logprobs.extend(part.logprobs.logprobs)
-                    if (
-                        request.rules.stop
-                        and request.drawn_tokens
-                        and not output.finished
-                        and self._stopped(event, request)
-                    ):
+                    if not output.finished and self._stopped(event, request):
                         await self._engine.abort(name)
                         event.version_start, event.version_end = versions_of(part, version, version)
                         break
@@ -138,8 +133,8 @@ class EngineRequests:
             self._released.discard(name)
 
     def _stopped(self, event: EngineEvent, request: Request) -> bool:
-        """Whether a sample that came from another engine has one of its stop strings, of which vLLM, that looks at what
-        it has written itself, may have seen the end only; what is behind it is dropped then."""
+        """Whether a sample that another engine began has reached one of its stop strings; what it has behind that is
+        dropped then. vLLM looks for stop strings only in what this engine wrote, and misses one that began before."""
         if not request.drawn_tokens or not request.rules.stop:
             return False
         before = request.prompt_tokens[-request.drawn_tokens :]

@@ -243,8 +243,7 @@ def _plan_of(source: PhaseSource, folder: Path) -> Path:
     assert source.run is not None, "a source is a plan or a run"
     run = folder / source.run
     try:
-        log = read_run(run / TRACE)
-        plan = (log.plan_changes[-1] if log.plan_changes else log.started).get("plan")
+        plan = read_run(run / TRACE).plan_named
     except (OSError, TraceError) as error:
         raise InputError(f"its run cannot be read: {error}", str(run)) from None
     if plan is None:

@@ -94,15 +94,13 @@ def must_be_same_job(run_dir: Path, plan_path: Path, checked: CheckedPlan) -> No
 
 
 def _must_be_of_one_file(run_dir: Path, plan_path: Path, checked: CheckedPlan) -> None:
-    """The same of a run of an older version, which did not write down what it keeps: its plan must be solved from the
-    same file as the new one, or from one in which the solver read the same."""
+    """Raise InputError unless the new plan was solved from the same job as the plan of the run in `run_dir`; for runs
+    of older versions, which did not write down what they keep."""
     try:
         old = load_plan(run_dir / PLAN_COPY).inputs
     except InputError:  # of another version of rlplan
         return
-    new = checked.plan.inputs
-    read = [inputs.solver_read and inputs.solver_read.job for inputs in (old, new)]
-    if old.job.sha256 != new.job.sha256 and (read[0] is None or read[0] != read[1]):
+    if not checked.plan.inputs.of_same_job(old):
         raise InputError(
             f"was started with another job than {plan_path} was solved for; give a plan of its own job, or start a new "
             "run with another --out",

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from ...plans.schema.job import Job, JobPaths, RewardSpec
-from ...plans.schema.reward_spec import LENGTH_KINDS
+from ...plans.schema.reward_spec import LENGTH_KINDS, scores_rows
 from ..placement.actor_placer import ActorPlacer
 from ..processes.supervision import Supervisor, together
 from ..rewards.charges import RewardResult
@@ -81,8 +81,8 @@ class ScoredPart:
     rows: tuple[str, ...] = ()
 
     def scores(self, sources: Collection[str]) -> bool:
-        """As `RewardSpec.scores`."""
-        return not self.rows or not set(self.rows).isdisjoint(sources)
+        """Whether the part scores rows of these sources."""
+        return scores_rows(self.rows, sources)
 
 
 class PoolSize(NamedTuple):

@@ -394,11 +394,11 @@ class ExportDraft(SettingsDraft):
         place: str,
         cost: str = "",
     ) -> None:
-        """The KL to a reference, where the job has one: `loss` or `reward` has the settings of it, the coefficient's
-        first, or says why there are none; `off`: settings without one.
+        """Set the job's KL to a reference, or that there is none.
 
-        `place`: the key that puts the reference in host memory, or where the framework has it; `cost`: of a KL in the
-        reward that is not quite the job's.
+        `off`: the framework's settings of a job without a KL; `loss`, `reward`: of a KL in the loss or in the reward,
+        the coefficient first, or a text on why it has none there; `place`: the key that keeps the reference in host
+        memory, or a text on where it is; `cost`: how its KL in the reward differs from the job's, "" if it does not.
         """
         kl = self.source.job.algorithm.kl
         wanted = off if kl is None else loss if kl.applied_to == "loss" else reward

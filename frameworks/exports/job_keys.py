@@ -24,8 +24,12 @@ _MISSED = {
 
 
 def job_keys(draft: ExportDraft, keys: Mapping[str, str], near: Mapping[str, str] | None = None) -> None:
-    """What the job sets of these keys, by the framework's `keys` for them; `near`: what differs where one of these does
-    nearly the same."""
+    """Write what the job sets of the keys in `_MISSED`.
+
+    Args:
+        keys: by key of the job, the framework's key for it; what is not there is noted as not expressible.
+        near: by key of the job, how the framework's key differs from it, where it does.
+    """
     near = near or {}
     for name, why in _MISSED.items():
         if not (value := _value(draft, name)):

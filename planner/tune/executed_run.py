@@ -114,7 +114,7 @@ def load_executed(folder: Path) -> ExecutedRun:
         raise InputError("no step was finished; there is nothing to learn from", str(folder))
     if log.steps[-1].step <= log.plan_from:
         raise InputError("no step was finished by the plan in force; there is nothing to learn from", str(folder))
-    named = (log.plan_changes[-1] if log.plan_changes else log.started).get("plan")
+    named = log.plan_named
     steps = (
         ExecutedStep(
             **structs.asdict(step),

@@ -203,9 +203,12 @@ def _header(data: bytes, line: int) -> int | None:
 
 
 def held_out_ids(data: DataSpec, ids: Iterable[str]) -> frozenset[str]:
-    """Those of a file's prompts that are held out of training: whose hash with the seed is below the share, or is among
-    so many smallest ones. So a row that is added changes nothing for the others with a share, and with a number at most
-    puts one back."""
+    """The prompts that `data.held_out` keeps out of training, of these ids.
+
+    Each prompt draws a number: the hash of the seed and its id. A share holds out the prompts whose number is below it,
+    so a row that is added moves no other row. A count holds out the prompts with the smallest numbers, so a row that is
+    added may move one other row back into training.
+    """
     if data.held_out is None:
         return frozenset()
     rows = {name: without_copy(name) if data.sets else name for name in ids}  # all copies of a prompt, or none

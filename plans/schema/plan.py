@@ -143,6 +143,11 @@ class Inputs(Strict):
     """Digests of what the solver read of the files, so that other changes (a learning rate, a comment) do not make the
     plan stale; null: every change of a file does."""
 
+    def of_same_job(self, other: Inputs) -> bool:
+        """Whether both plans were solved from the same job, or from jobs that do not differ for the solver."""
+        read = [inputs.solver_read and inputs.solver_read.job for inputs in (self, other)]
+        return self.job.sha256 == other.job.sha256 or (read[0] is not None and read[0] == read[1])
+
 
 Method = Literal["integer program", "enumeration"]
 

@@ -187,6 +187,11 @@ Source = Annotated[str, Field(min_length=1, max_length=200)]
 """What a row says of where it comes from."""
 
 
+def scores_rows(rows: Collection[str], sources: Collection[str]) -> bool:
+    """Whether a part of a reward scores rows of these sources: it names one of them in its `rows`, or names none."""
+    return not rows or not set(rows).isdisjoint(sources)
+
+
 class RewardSpec(Deadlines):
     """How a response is scored: one value per sample, of one kind."""
 
@@ -284,7 +289,7 @@ class RewardSpec(Deadlines):
 
     def scores(self, sources: Collection[str]) -> bool:
         """Whether this part scores rows of these sources."""
-        return not self.rows or not set(self.rows).isdisjoint(sources)
+        return scores_rows(self.rows, sources)
 
     def key_of(self, part: RewardSpec) -> tuple[str | int, ...]:
         """Where job.yaml has a part of this reward: the section, or the place in the list."""

@@ -7,10 +7,12 @@ import time
 
 import pytest
 
+from rlplan.cli import tune
 from rlplan.executor.groups.group_change import take_request
 from rlplan.executor.records.execution_folder import run_lock
+from rlplan.plans.yaml.errors import InputError
 
-from ..executor.records.test_plan_changes import cutoff_20, run  # noqa: F401 (a fixture)
+from ..executor.records.test_plan_changes import cutoff_20, run, step  # noqa: F401 (a fixture)
 from .command_line import data, printed, rlplan
 
 
@@ -88,3 +90,24 @@ def test_a_run_that_does_not_go_on_is_resumed_by_the_plan(run):  # noqa: F811
     done = rlplan("apply", second, "--out", run.home)
     assert done.returncode == 2 and f"rlplan execute {second} --out {run.home} --resume" in done.stderr
     assert not list(run.home.glob("*request*"))
+
+
+def test_tuning_again_follows_the_steps_of_a_run(tmp_path, monkeypatch, capsys):
+    trace, tuned = tmp_path / "trace.jsonl", []
+    trace.write_text('{"event":"run","t_s":0.0,"name":"a"}\n')
+    waits = iter(range(1, 7))
+
+    def next_step(_):
+        with trace.open("a") as file:
+            file.write(json.dumps(step(next(waits)), separators=(",", ":")) + "\n")
+
+    def once():
+        tuned.append(len(trace.read_text().splitlines()) - 1)
+        if len(tuned) == 1:
+            raise InputError("its trace holds no samples")
+
+    monkeypatch.setattr(tune.time, "sleep", next_step)
+    running = iter([True] * 6 + [False])
+    monkeypatch.setattr("rlplan.traces.run_log.driver_runs", lambda out: next(running))
+    assert tune._tune_until_end(tmp_path, 2, once) == 0
+    assert tuned == [2, 4] and "not tuned after step 2: its trace holds no samples" in capsys.readouterr().err
