@@ -146,7 +146,7 @@ def prepare(
     must_be_callable(first.checked.job, first.checked.job_path)
     enough_prompts(first.checked.job, data_file(first.checked.job, first.checked.job_path), progress=progress)
     if (held_out := evaluation_file(first.checked.job, first.checked.job_path)) is not None:
-        read_prompts(held_out, first.checked.job.reward)
+        read_prompts(held_out, first.checked.job.evaluated_reward)
     return executions
 
 

@@ -115,10 +115,10 @@ class Session:
         tokenizer = self._tokenizer = load_tokenizer(paths.model)
         stops_must_be_written(job.rollout, tokenizer)
         read = partial(
-            load_prompts, tokenizer=tokenizer, max_prompt_tokens=job.rollout.max_prompt_tokens, reward=job.reward,
+            load_prompts, tokenizer=tokenizer, max_prompt_tokens=job.rollout.max_prompt_tokens,
             template=job.data.chat_template_kwargs,
         )  # fmt: skip
-        every = read(paths.data)
+        every = read(paths.data, reward=job.reward)
         held_out = held_out_ids(job.data, every)
         prompts = {name: prompt for name, prompt in every.items() if name not in held_out}
         if held_out:
@@ -162,8 +162,9 @@ class Session:
 
         def runner(prompts: Mapping[str, PromptText], of: RolloutSpec | EvaluateSpec) -> RoundRunner:
             decode = partial(response_text, tokenizer)
+            rewards = self._rewards.only(of.rewards) if isinstance(of, EvaluateSpec) else self._rewards
             return RoundRunner(
-                self._fleet, self._rewards, prompts, decode, temperature=of.temperature, rules=sampling_rules(job, of),
+                self._fleet, rewards, prompts, decode, temperature=of.temperature, rules=sampling_rules(job, of),
                 stall_s=options.stall_s,
             )  # fmt: skip
 
@@ -172,7 +173,7 @@ class Session:
             watcher.note("evaluate: a job of a co-execution group, whose engines others use in turns, is not evaluated")
         elif job.evaluate is not None:
             own = {name: every[name] for name in evaluated_ids(job.data, every)}
-            asked_for = own if paths.evaluation is None else read(paths.evaluation)
+            asked_for = own if paths.evaluation is None else read(paths.evaluation, reward=job.evaluated_reward)
             self._evaluated = list(asked_for), runner(asked_for, job.evaluate)
             trained = {prompt.tokens for prompt in prompts.values()}
             if both := sum(prompt.tokens in trained for prompt in asked_for.values()):

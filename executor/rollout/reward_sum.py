@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -131,6 +131,11 @@ class RewardSum:
     def scorer(self, name: str) -> PartScorer:
         """What scores the part of this name."""
         return next(part.scorer for part in self._parts if part.name == name and part.scorer is not None)
+
+    def only(self, names: Collection[str]) -> RewardSum:
+        """The parts of these names alone, each of weight 1, scored by the same pools, which stay this reward's to start
+        and to close; of no names: this reward."""
+        return RewardSum([replace(part, weight=1.0) for part in self._parts if part.name in names]) if names else self
 
     @property
     def scorers(self) -> list[PartScorer]:

@@ -247,13 +247,23 @@ def enough_prompts(job: Job, data: Rows, progress: Progress = _untold) -> int:
     all be different), and if none is held out for evaluations that name no data.
     """
     rows = read_prompts(data, job.reward, progress=progress)
-    held_out = len(held_out_ids(job.data, (row.id for row in rows)))
-    if job.evaluate is not None and job.evaluate.data is None and not held_out:
+    held_out_names = held_out_ids(job.data, (row.id for row in rows))
+    held_out = len(held_out_names)
+    evaluated = job.evaluate is not None and job.evaluate.data is None
+    if evaluated and not held_out:
         raise InputError(
             f"none of its {count(len(rows), 'prompt')} is held out for evaluations (data.held_out); raise that, or "
             "name a file in evaluate.data",
             str(data),
         )
+    parts = job.evaluated_reward.parts if evaluated else ()
+    for row in rows if parts else ():
+        if row.id in held_out_names and not any(part.scores(row.sources) for part in parts):
+            raise InputError(
+                f"prompt '{row.id}' is held out for evaluations, and none of their rewards scores it "
+                f"({', '.join(part.label for part in parts)}, evaluate.rewards); name one that does",
+                str(data), row.line,
+            )  # fmt: skip
     return _enough(job, data, len(rows) - held_out)
 
 
@@ -263,7 +273,7 @@ def evaluated_prompts(job: Job, paths: JobPaths) -> int | None:
         return None
     if job.evaluate.data is not None:
         file = paths.evaluation
-        return len(read_prompts(file, job.reward, "no")) if file is not None and file.exists() else None
+        return len(read_prompts(file, job.evaluated_reward, "no")) if file is not None and file.exists() else None
     if paths.data is None:
         return job.data.held_out_of(job.data.prompts or 0)
     return len(evaluated_ids(job.data, (row.id for row in read_rows(paths.data, job.reward, "no")[0])))

@@ -209,6 +209,11 @@ class Job(Strict):
     """A pool of their own for trainers; null: engines and trainers take turns on the same accelerators."""
 
     @property
+    def evaluated_reward(self) -> RewardSpec:
+        """What scores evaluations."""
+        return self.reward.only(() if self.evaluate is None else self.evaluate.rewards)
+
+    @property
     def kv_dtype(self) -> str:
         """Type of the values in the engines' KV cache."""
         return (self.engine and self.engine.kv_cache_dtype) or self.model.dtype
@@ -250,6 +255,11 @@ class Job(Strict):
                 "evaluate",
                 rule="missing-key",
             )
+        labels = [part.label for part in self.reward.parts]
+        for place, name in enumerate(() if self.evaluate is None else self.evaluate.rewards):
+            if name not in labels:
+                text = f"'{name}' is no part of the reward; write some of {', '.join(labels)}"
+                raise cross_error(text, f"evaluate.rewards.{place}")
         return self
 
     @model_validator(mode="after")

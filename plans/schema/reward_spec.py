@@ -295,6 +295,13 @@ class RewardSpec(Deadlines):
         """Where job.yaml has a part of this reward: the section, or the place in the list."""
         return ("reward", self.parts.index(part)) if isinstance(self, RewardList) else ("reward",)
 
+    def only(self, names: Collection[str]) -> RewardSpec:
+        """The reward of the parts of these names alone, each of weight 1; of no names: this reward."""
+        if not names:
+            return self
+        kept = [part.model_copy(update={"weight": 1.0}) for part in self.parts if part.label in names]
+        return self.model_copy(update={"sections": tuple(kept)}) if isinstance(self, RewardList) else kept[0]
+
     @property
     def pooled(self) -> tuple[RewardSpec, ...]:
         """The parts that reward workers compute: first that of a plan's `reward`, then those of its `further`."""

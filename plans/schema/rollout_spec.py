@@ -211,6 +211,10 @@ class EvaluateSpec(Strict):
     min_p: MinP = 0.0
     """As `rollout.min_p`, of evaluations."""
 
+    rewards: Annotated[tuple[Name, ...], Field(max_length=16, strict=False, exclude_if=is_empty)] = ()
+    """Parts of the job's reward that score evaluations, by their names (`name`, else the kind), each of weight 1, such
+    as `[math]` beside a penalty for length; one of weight 0 scores evaluations alone. Empty: as samples are scored."""
+
     passes_at: float = 1.0
     """Least reward of a response that passes."""
 

@@ -171,7 +171,7 @@ class Parts:
             part = SimpleNamespace(
                 arguments=arguments, options=options, name=f"{name}-0", bounded=False, engines=[], nodes=[],
                 start=lambda *a, **o: does("start"), open=lambda own: does(f"open own={own}"),
-                notes=lambda: ["no cgroups"], all_engines=lambda: [part],
+                notes=lambda: ["no cgroups"], only=lambda names: (name, names), all_engines=lambda: [part],
                 event=lambda event, **fields: self.log.append((event, fields)), checkpoints=SimpleNamespace(notes=[]),
                 drafts=SimpleNamespace(inherit=lambda path, ids: self.log.append(("inherit", path)), store=None),
             )  # fmt: skip
@@ -258,7 +258,7 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
 def test_prompts_that_are_held_out_are_evaluated_and_not_trained(job, monkeypatch):
     parts, file = Parts(monkeypatch), job.folder / "job.yaml"
     told = yaml.safe_load(file.read_text())
-    told["data"]["held_out"], told["evaluate"] = 1, {"every_steps": 2}
+    told["data"]["held_out"], told["evaluate"] = 1, {"every_steps": 2, "rewards": ["function"]}
     file.write_text(yaml.safe_dump(told, sort_keys=False))
     prompt = SimpleNamespace(text="", answer=None, tokens=(1,), sources=())
     monkeypatch.setattr(session, "load_prompts", lambda *_, **__: {"p0": prompt, "p1": prompt})
@@ -266,6 +266,7 @@ def test_prompts_that_are_held_out_are_evaluated_and_not_trained(job, monkeypatc
     options = parts.made["TrainingRun"].options
     ((trained,), evaluated) = options["prompt_ids"], options["evaluator"]._prompts
     assert {trained, *evaluated} == {"p0", "p1"} and len(evaluated) == 1
+    assert options["evaluator"].runner.arguments[1] == ("rewards", ("function",))
     assert "note: data.held_out: 1 of 2 prompts are not trained on" in parts.log
 
 

@@ -101,6 +101,22 @@ def test_a_part_scores_the_rows_that_it_names_alone():
     assert neither.result.reward == -0.5
 
 
+def test_evaluations_are_scored_by_the_parts_that_they_name():
+    async def run():
+        math, code = Asked(), Asked()
+        every = RewardSum([ScoredPart("math", 0.0, math), ScoredPart("code", 0.5, code),
+                           ScoredPart("length", 0.5, of_length=lambda tokens: -1.0)])  # fmt: skip
+        assert every.only(()) is every
+        future = every.only(["math"]).score("a", "p", "r", None, 5)
+        math.answer("a", 0.7)
+        await settle()
+        assert not code.deadlines
+        return future.result()
+
+    done = played(run())
+    assert (done.result.reward, list(done.parts)) == (0.7, ["math"])
+
+
 def test_a_part_that_times_out_scores_0_and_names_it():
     async def body(reward, code, shape):
         future = reward.score("a", "p", "r", None, 5)

@@ -439,6 +439,23 @@ def test_an_epoch_has_each_sets_prompts_as_often_as_it_weighs(sets):
         data_file(job, sets.file)
 
 
+def test_rewards_of_evaluations_score_all_that_is_evaluated(sets):
+    told = sets.job(held_out=0.5).model_dump(mode="json")
+    told["reward"] = [{"kind": "math", "deadline_s": 1, "weight": 0.5, "rows": ["a", "b"]},
+                      {"kind": "math", "name": "one", "deadline_s": 1, "rows": ["a"]}]  # fmt: skip
+    told["evaluate"] = {"every_steps": 2, "rewards": ["math"]}
+    job, paths = Job.model_validate(told), job_paths(sets.job(), sets.file)
+    assert [(part.label, part.weight) for part in job.evaluated_reward.parts] == [("math", 1.0)]
+    assert [part.weight for part in job.reward.parts] == [0.5, 1.0]
+    assert enough_prompts(job, paths.data)
+    told["evaluate"]["rewards"] = ["one"]
+    with pytest.raises(InputError, match=r"'b/\d+.*' is held out for evaluations, and none of their rewards scores it"):
+        enough_prompts(Job.model_validate(told), paths.data)
+    told["evaluate"]["rewards"] = ["one", "code"]
+    with pytest.raises(ValidationError, match="'code' is no part of the reward; write some of math, one"):
+        Job.model_validate(told)
+
+
 def test_all_copies_of_a_prompt_are_held_out_and_evaluated_once(sets):
     job = sets.job(held_out=4)
     paths = job_paths(job, sets.file)
