@@ -94,12 +94,12 @@ async def _step(run: TrainingRun) -> Step:
     if outcome.trained:
         training = await while_trainer_lives(run.trainer, run.turns.to_training(run))
         apart_s += switched_in(run, training.trainers_s)
-    run.updating = True
-    metrics = (
-        await run.trainer.step(groups, run.settings.update_of(round_kind), streamed=bool(taken))
-        if outcome.trained
-        else {}
-    )
+    update = run.settings.update_of(round_kind)
+    if outcome.trained:
+        metrics = await run.trainer.step(groups, update, streamed=bool(taken), begins=run.begin_update)
+    else:
+        run.begin_update()
+        metrics = {}
     trained = time.perf_counter() - apart_s
     await end_phase(run)
 

@@ -172,6 +172,10 @@ class TrainingRun:
         """Keep the state of the last step's end while a step goes on."""
         self._last_state = self._state()
 
+    def begin_update(self) -> None:
+        """The trainer begins to change: from now on until the step is written down the run cannot be left."""
+        self.updating = True
+
     def seeds(self, machine: Round) -> RoundSeeds | None:
         """The seeds of the samples of the round at hand; None if the job leaves them to the engines."""
         if not self._job.rollout.seed_per_sample:

@@ -33,7 +33,7 @@ from .memory.free_memory import beside_others, held_by_others, held_text
 from .placement.actor_placer import ActorPlacer, NodeNews
 from .placement.live_checks import check_shared
 from .prepare import Execution, Options, PlanSwitch, placement_of, prepare
-from .processes.actors import start_ray
+from .processes.actors import start_ray, store_lack
 from .processes.supervision import Patience, Supervisor, together
 from .records.execution_folder import begin_folder
 from .records.plan_changes import PlanChange, PlanRefusal, keep_facts, plan_change
@@ -130,7 +130,9 @@ class Session:
             asked = judge_config(job, paths.judge, settings.judge, self._pool, judge_tokenizer)
         try_functions(job, paths, [(row.text, row.answer, row.sources) for row in prompts.values()])
         watcher.phase("starting Ray")
-        self._own_machine = start_ray()
+        self._own_machine = start_ray(job.rollout.most_tokens_per_step)
+        if (lack := store_lack(job.rollout.most_tokens_per_step)) is not None:
+            watcher.note(lack)
 
         supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
         placement = placement_of(executions)

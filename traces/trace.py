@@ -80,15 +80,27 @@ class TraceWriter:
             self._file.close()
 
 
+_BLOCK_BYTES = 64 * 1024
+
+
 def _drop_torn_tail(path: Path) -> None:
-    """Cut off a torn last line, so that a resumed run does not glue its first event to it."""
+    """Cut off a torn last line, so that a resumed run does not glue its first event to it. Reads from the end: a trace
+    of 1,000 steps of 8,192 samples has 3 GB."""
     if not path.exists():
         return
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        # Truncate in place: a crash while the file is rewritten would lose all of it.
-        with path.open("r+b") as file:
-            file.truncate(data.rfind(b"\n") + 1)
+    # Truncate in place: a crash while the file is rewritten would lose all of it.
+    with path.open("r+b") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - _BLOCK_BYTES)
+            file.seek(begin)
+            line_end = file.read(end - begin).rfind(b"\n")
+            if line_end >= 0:
+                end = begin + line_end + 1
+                break
+            end = begin
+        if end < size:
+            file.truncate(end)
 
 
 def trace_lines(path: Path) -> Iterator[tuple[int, bytes]]:

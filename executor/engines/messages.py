@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...plans.facts.device_shares import ENGINE_SHARE
 
@@ -138,3 +140,13 @@ class EngineEvent:
     version_end: str = ""
     decode_s: float = 0.0
     cached_tokens: int = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tokens and log-probs travel as arrays: 8 bytes a token, where lists take 13 in Ray's store."""
+        arrays = np.array(self.tokens, np.int32), np.array(self.logprobs, np.float32)
+        rest = self.truncated, self.version_start, self.version_end, self.decode_s, self.cached_tokens
+        return _arrived, (self.name, self.request_id, *arrays, *rest)
+
+
+def _arrived(name: str, request_id: str, tokens: Any, logprobs: Any, *rest: Any) -> EngineEvent:
+    return EngineEvent(name, request_id, tokens.tolist(), logprobs.tolist(), *rest)

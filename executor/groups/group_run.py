@@ -91,7 +91,9 @@ class _Driver:
     async def run(self) -> dict[str, JobEnd]:
         """Run all jobs to their ends."""
         self._watcher.phase("starting Ray")
-        self._pool = NodePool(self._planned[0].kind, start_ray())
+        jobs = [job.execution.checked.job for group in self._planned for job in group.jobs]
+        own_machine = start_ray(sum(job.rollout.most_tokens_per_step for job in jobs))
+        self._pool = NodePool(self._planned[0].kind, own_machine)
         moves = None if self._alone else MoveDriver(self._out, self._journal, self, self._options.node_patience_s)
         try:
             with stop_requests(self._options.grace_s) as stop:

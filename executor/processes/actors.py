@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -65,8 +66,40 @@ def on_a_busy_machine(start: Callable[[], Started]) -> Started:
     )
 
 
-def start_ray() -> bool:
-    """Connect to the cluster in RAY_ADDRESS, or start Ray on this machine. Does nothing if already connected.
+STORE_BYTES = 256 * 1024**2
+"""Of Ray's object store on this machine, for all but the tokens of a step."""
+TOKEN_BYTES = 16
+"""Of a step's token in the store: 8 as engines report it and 8 as trainers take it, token and log-probability."""
+
+
+def _store_bytes(tokens: int) -> int:
+    """Room for a step of so many tokens, within half of the shared memory that is free: files of the store take memory
+    only as they are written, and Ray writes what has no room to disk."""
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError:
+        free = 0
+    return max(STORE_BYTES, min(STORE_BYTES + TOKEN_BYTES * tokens, free // 2))
+
+
+def store_lack(tokens: int) -> str | None:
+    """What the object store of this node lacks for a step of so many tokens; None where Ray does not say, or nothing.
+    Ray must be connected."""
+    own = ray.get_runtime_context().get_node_id()
+    held = next((node["Resources"].get("object_store_memory") for node in ray.nodes() if node["NodeID"] == own), None)
+    needed = TOKEN_BYTES * tokens
+    if held is None or held >= needed:
+        return None
+    return (
+        f"Ray's object store on this node has {held / 1e9:.2g} GB, and the tokens of a step may take "
+        f"{needed / 1e9:.2g} GB: Ray writes the rest to disk; start Ray there with "
+        f"--object-store-memory={needed + STORE_BYTES}"
+    )
+
+
+def start_ray(tokens: int = 0) -> bool:
+    """Connect to the cluster in RAY_ADDRESS, or start Ray on this machine, with room in its object store for a step of
+    so many tokens. Does nothing if already connected.
 
     Returns whether Ray runs for this process alone, on this machine. Raises InputError if RAY_ADDRESS is no address,
     RunFailed if nobody answers there, or Ray does not start.
@@ -94,7 +127,11 @@ def start_ray() -> bool:
             ) from None
     else:
         # "local": without it Ray connects to whatever cluster runs on this machine.
-        local: dict[str, Any] = {"address": "local", "include_dashboard": False, "object_store_memory": 256 * 1024**2}
+        local: dict[str, Any] = {
+            "address": "local",
+            "include_dashboard": False,
+            "object_store_memory": _store_bytes(tokens),
+        }
         on_a_busy_machine(lambda: ray.init(**local, **quiet))
     return address is None
 

@@ -250,18 +250,21 @@ def checkpoints(run_dir: Path) -> list[Path]:
 async def load_checkpoint(run_dir: Path, trainer: TrainerGroup) -> Loaded:
     """Load the latest sound checkpoint into `trainer`; newer ones are then renamed to `damaged-step-NNNNNN`.
 
-    A checkpoint is sound if its files are as its manifest says and the trace reaches as far as it did when the
-    checkpoint was written. Raises InputError if there is none: all stay where they are then, for what they lack (the
-    trace, say) may be put back. Raises RunFailed if one cannot be loaded or renamed.
+    A checkpoint is sound if its files are as its manifest says, which the trainer's ranks find out for theirs, and the
+    trace reaches as far as it did when the checkpoint was written. Raises InputError if there is none: all stay where
+    they are then, for what they lack (the trace, say) may be put back. Raises RunFailed if one cannot be loaded or
+    renamed.
     """
     faults: dict[Path, str] = {}
     trace_lost = False
     for folder in reversed(checkpoints(run_dir)):
-        fault = await asyncio.to_thread(damage, folder / MANIFEST)
+        fault = await asyncio.to_thread(damage, folder / MANIFEST, nested=False)
         if fault is None:
             state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
             fault = _trace_fault(run_dir, state)
             trace_lost = trace_lost or fault is not None
+        if fault is None:
+            fault = await trainer.damage(folder / "trainer")
         if fault is None:
             await trainer.load(folder / "trainer")
             for newer in faults:  # what the trace has lost is written anew, and would fit them by its length alone

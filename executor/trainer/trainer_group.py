@@ -29,7 +29,16 @@ from ..placement.live_nodes import free_address, on_node
 from ..processes.actors import ACTOR_OPTIONS, end_actor, retrieved, track, visible_gpus
 from ..processes.faults import ActorFailed, ErrorClass, InfrastructureFailed, classify, reason
 from ..processes.host import without_collection
-from ..processes.supervision import BORN_S, CALL_DEADLINE_S, PULSE_S, LastHeard, Supervisor, silent_seconds
+from ..processes.supervision import (
+    BORN_S,
+    CALL_DEADLINE_S,
+    PULSE_S,
+    LastHeard,
+    Supervisor,
+    again_while_it_passes,
+    silent_seconds,
+)
+from .manifest import damage
 from .train_samples import Groups, ReplicaShare, shares
 from .trainer_config import TrainerConfig, UpdateSettings
 
@@ -61,6 +70,10 @@ class TrainerRank:
         self._trainer = Trainer(*self._arguments, init_method)
         trainer = self._trainer
         return int(trainer.parameters()), int(trainer.trained_parameters()), float(trainer.pairs)
+
+    def damage(self, manifests: Sequence[str]) -> str | None:
+        """The first fault of the files that these manifests name; None if there is none."""
+        return next((fault for path in manifests if (fault := damage(Path(path))) is not None), None)
 
     def pid(self) -> int:
         """Process id of this rank; told while it is constructed, too."""
@@ -289,11 +302,18 @@ class TrainerGroup:
         return RunFailed(f"{self.name} failed in {method}: {reason(errors[0])}")
 
     async def step(
-        self, groups: Groups, update: UpdateSettings | None = None, *, streamed: bool = False
+        self,
+        groups: Groups,
+        update: UpdateSettings | None = None,
+        *,
+        streamed: bool = False,
+        begins: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
         """One optimizer step, by other settings if they are given; returns the trainer's metrics. `streamed`: other
-        groups of the step were given to `stream`."""
+        groups of the step were given to `stream`. `begins` is called when the samples are where the ranks read them,
+        and before any rank changes."""
         own = await self._shares(groups, update)
+        begins()
         metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, update, streamed, own=own)
         return metrics
 
@@ -314,10 +334,21 @@ class TrainerGroup:
     async def _shares(
         self, groups: Groups, update: UpdateSettings | None, replicas: Sequence[int] | None = None
     ) -> list[ray.ObjectRef[ReplicaShare]]:
-        """By rank: its replica's share of the groups, which ranks of one node read where it lies."""
+        """By rank: its replica's share of the groups, which ranks of one node read where it lies. Raises
+        InfrastructureFailed if Ray's store, and the disk behind it, stay full."""
         budget = (update or self.config.update).micro_batch_tokens
         made = await asyncio.to_thread(shares, groups, self.config, budget, self._pairs, replicas)
-        stored = [ray.put(share) for share in made]
+
+        async def put() -> list[ray.ObjectRef[ReplicaShare]]:
+            try:
+                return [ray.put(share) for share in made]
+            except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
+                raise InfrastructureFailed(
+                    f"{self.name}: Ray's object store has no room for the samples of the step, nor has the disk behind "
+                    "it; free some, or start Ray with a larger --object-store-memory"
+                ) from error
+
+        stored = await again_while_it_passes(put)
         return [share for share in stored for _ in range(self.config.sp * self.config.tp)]
 
     async def export(self, path: Path, version: str | None = None, checksums: bool = True) -> dict[str, str]:
@@ -352,6 +383,14 @@ class TrainerGroup:
     async def write(self, folder: Path) -> None:
         """Write what was staged; `step` and `export` may be called meanwhile. Raises TrainerDied as they do."""
         await self._all("write_staged", WRITE_DEADLINE_S, str(folder), thread=WRITER_GROUP)
+
+    async def damage(self, folder: Path) -> str | None:
+        """The first fault of the files of a checkpoint's folder, as text; None if they are as they were written. Each
+        rank reads a share of them, its own where there are as many ranks as wrote them."""
+        manifests = sorted(map(str, folder.glob("manifest-*.json")), key=lambda name: (len(name), name))
+        own = [manifests[rank :: self.config.ranks] for rank in range(self.config.ranks)]
+        faults = await self.each("damage", WRITE_DEADLINE_S, own=own)
+        return next((fault for fault in faults if fault is not None), None)
 
     async def load(self, folder: Path) -> None:
         """Read model and optimizer state."""

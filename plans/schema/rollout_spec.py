@@ -157,6 +157,11 @@ class RolloutSpec(Strict):
         """Samples that a step trains: prompts_per_step times samples_per_prompt."""
         return self.prompts_per_step * self.samples_per_prompt
 
+    @property
+    def most_tokens_per_step(self) -> int:
+        """Tokens that a step trains at most, prompts included."""
+        return self.samples_per_step * self.longest_tokens
+
     @model_validator(mode="after")
     def _a_step_can_be_planned(self) -> RolloutSpec:
         if self.samples_per_step > MOST_SAMPLES_PER_STEP:

@@ -261,7 +261,7 @@ async def _measure(
     # Of one engine: on GPUs a layout of fewer engines has so much less to decode.
     most_samples = math.ceil(most_samples * max(share / layout.engines for layout, share in shares.items()))
     budget.tell("starting Ray")
-    own_machine = start_ray()
+    own_machine = start_ray(job.rollout.most_tokens_per_step)
     site = site_of(subject, layouts, updates, most_samples)
     runner = RoundRunner(
         site.fleet,

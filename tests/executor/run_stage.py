@@ -88,7 +88,8 @@ class NumberTrainer:
         self.death, self.gate = asyncio.Event(), asyncio.Event()
         self.gate.set()
 
-    async def step(self, groups, update, *, streamed):
+    async def step(self, groups, update, *, streamed, begins):
+        begins()
         await asyncio.sleep(self.step_s)
         if self.dies_in_update:
             raise TrainerDied(self.name, "it was killed")
@@ -118,6 +119,9 @@ class NumberTrainer:
 
     async def before_load(self):
         """What happens before a checkpoint is loaded."""
+
+    async def damage(self, folder):
+        return None
 
     async def load(self, folder):
         await self.before_load()

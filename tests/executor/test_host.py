@@ -127,5 +127,22 @@ def test_ray_is_started_on_this_machine_or_connected_to_where_it_answers(started
         actors.start_ray()
 
 
+def test_the_object_store_has_room_for_a_step(started, monkeypatch):
+    monkeypatch.setattr(actors.shutil, "disk_usage", lambda path: SimpleNamespace(free=10**10))
+    for tokens, wanted in ((0, 2**28), (20_000_000, 2**28 + 320_000_000), (10**9, 5 * 10**9)):
+        actors.start_ray(tokens)
+        assert started.given["object_store_memory"] == wanted
+
+
+def test_an_operators_object_store_that_a_step_outgrows_is_told(monkeypatch):
+    node = {"NodeID": "n", "Resources": {"object_store_memory": 10**9}}
+    monkeypatch.setattr(actors.ray, "nodes", lambda: [{"NodeID": "other", "Resources": {}}, node])
+    monkeypatch.setattr(
+        actors.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "n"), raising=False
+    )
+    assert actors.store_lack(10**6) is None
+    assert "has 1 GB, and the tokens of a step may take 1.6" in actors.store_lack(10**8)
+
+
 def test_an_actor_sees_the_gpus_that_it_is_given():
     assert actors.visible_gpus(["3", "0"]) == {"CUDA_VISIBLE_DEVICES": "3,0", actors.OVERRIDE: "0"}

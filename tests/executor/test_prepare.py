@@ -160,6 +160,7 @@ class Parts:
             monkeypatch.setattr(session, name, getattr(self, name, None) or self.part(name))
         of_job = lambda *arguments, **options: self.part("rewards")(*arguments, **options)  # noqa: E731
         monkeypatch.setattr(session, "RewardSum", SimpleNamespace(of_job=of_job))
+        monkeypatch.setattr(session, "store_lack", lambda tokens: None)
 
     def part(self, name):
         def make(*arguments, **options):
@@ -181,7 +182,7 @@ class Parts:
 
         return make
 
-    def start_ray(self):
+    def start_ray(self, tokens):
         return True
 
     def load_tokenizer(self, path):

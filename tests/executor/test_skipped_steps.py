@@ -39,7 +39,8 @@ class InThisProcess(NumberTrainer):
         )
         self.trained_parameters = self.trainer.trained_parameters()
 
-    async def step(self, groups, update, *, streamed):
+    async def step(self, groups, update, *, streamed, begins):
+        begins()
         return self.trainer.step(groups, update, streamed)
 
     async def export(self, path, version, checksums):

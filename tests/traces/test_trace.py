@@ -1,6 +1,7 @@
 """The trace: a crash may tear its last line and nothing else."""
 
 import os
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlplan.traces import trace as trace_module
 from rlplan.traces.trace import TraceError, TraceWriter, read_trace
 
 from ..full_disk import full_disk
@@ -60,6 +62,28 @@ def test_a_crash_at_any_byte_costs_the_torn_line_only(tmp_path_factory, events, 
     writer.write("restart", 99.0)
     writer.close()
     assert _read(path) == [*kept, {"event": "restart", "t_s": 99.0}]
+
+
+@pytest.mark.parametrize("torn", [0, 1, 7, 8, 9, 40])
+def test_a_torn_end_is_cut_off_wherever_blocks_of_reading_meet(path, torn, monkeypatch):
+    monkeypatch.setattr(trace_module, "_BLOCK_BYTES", 8)
+    whole = _write(path, {"a": 1}, {"b": 2})
+    path.write_bytes(whole + b"x" * torn)
+    TraceWriter(path).close()
+    assert path.read_bytes() == whole
+    path.write_bytes(b"x" * torn)
+    TraceWriter(path).close()
+    assert path.read_bytes() == b""
+
+
+def test_a_resume_reads_the_end_of_a_long_trace_alone(path):
+    with path.open("wb") as file:  # 3 GB that no disk holds: zeros that were never written
+        file.seek(3_200_000_000)
+        file.write(b"\ntorn")
+    tracemalloc.start()
+    TraceWriter(path).close()
+    assert tracemalloc.get_traced_memory()[1] < 10**6 and path.stat().st_size == 3_200_000_001
+    tracemalloc.stop()
 
 
 def test_a_torn_last_line_is_skipped_with_a_warning_that_names_it(path):

@@ -2,11 +2,13 @@
 
 import asyncio
 import pickle
+import random
 import sys
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from rlplan.executor.drafts.draft_messages import DraftReport, PromptHistory
@@ -14,7 +16,7 @@ from rlplan.executor.engines import engine as engine_module
 from rlplan.executor.engines.engine import RolloutEngine
 from rlplan.executor.engines.engine_watch import IDLE_RANKS_S, Children
 from rlplan.executor.engines.fleet import FleetConfig
-from rlplan.executor.engines.messages import EngineConfig, Request, SamplingRules
+from rlplan.executor.engines.messages import EngineConfig, EngineEvent, Request, SamplingRules
 from rlplan.executor.engines.vllm_options import (
     ALIVE_TOKENS,
     CORES,
@@ -515,6 +517,14 @@ def test_a_requests_parameters_say_how_it_goes_on(monkeypatch):
     assert engine_arguments(CONFIG)["stream_interval"] == ALIVE_TOKENS
     intervals = [request(cutoff_tokens=cutoff).output_interval for cutoff in (None, 1, 2, 257, 258, 514)]
     assert intervals == [256, 256, 1, 256, 129, 171]
+
+
+def test_events_travel_with_8_bytes_a_token():
+    drawn = random.Random(1)
+    tokens = [drawn.randrange(150_000) for _ in range(5000)]
+    event = EngineEvent("finished", "r", tokens, [-float(np.float32(drawn.random())) for _ in tokens], True, "a", "b")
+    packed = pickle.dumps(event, 5)
+    assert pickle.loads(packed) == event and len(packed) < 8.2 * len(tokens)
 
 
 def test_the_weights_that_vllm_names_for_a_sample_count():

@@ -32,6 +32,11 @@ from .test_permit_actor import Actor
 ROLLOUT_S, TRAIN_S, STEPS = 60.0, 30.0, 5
 
 
+def executed(plan):
+    rollout = SimpleNamespace(most_tokens_per_step=1000)
+    return SimpleNamespace(plan_path=plan, checked=SimpleNamespace(job=SimpleNamespace(rollout=rollout)))
+
+
 class FakeProcess:
     """A job's process, which takes its turns and checkpoints each step; `world.fate` has what becomes of it instead."""
 
@@ -127,7 +132,7 @@ class World:
             PreparedGroup(
                 path, key, "multi_rate",
                 tuple(
-                    MemberJob(job, SimpleNamespace(plan_path=self.folder / f"{job}.yaml"), placed_job(job, fields),
+                    MemberJob(job, executed(self.folder / f"{job}.yaml"), placed_job(job, fields),
                               (0, 1), fields) for job, fields in each.jobs.items()
                 ),
                 tuple(Room(node.pool, 1, 1, 1, first=number) for number, node in enumerate(each.nodes)), ((0,), (1,)),
@@ -166,7 +171,7 @@ def world(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(asyncio, "run", lambda scene: played(asyncio.wait_for(scene, 20_000)))
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
-    monkeypatch.setattr(group_run, "start_ray", lambda: True)
+    monkeypatch.setattr(group_run, "start_ray", lambda tokens: True)
     monkeypatch.setattr(group_run, "check_host_memory", sleeping)
     monkeypatch.setattr(live_nodes, "this_machine", lambda kind, devices: LeasedNode("id", facts))
     monkeypatch.setattr(live_group, "start_permits", start_permits)

@@ -23,7 +23,7 @@ from rlplan.executor.records.checkpoints import (
 )
 from rlplan.executor.records.execution_folder import begin_folder, check_folder, holds_run, run_lock
 from rlplan.executor.records.run_checkpoints import Cadence
-from rlplan.executor.trainer.manifest import write_manifest
+from rlplan.executor.trainer.manifest import damage, write_manifest
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ...full_disk import full_disk
@@ -47,6 +47,9 @@ class Trainer:
         part = folder / "__0_0.distcp"
         part.write_text(f"{self.value:09d}")
         write_manifest(folder / "manifest-0.json", [part])
+
+    async def damage(self, folder):
+        return damage(folder / "manifest-0.json")
 
     async def load(self, folder):
         if self.fails:

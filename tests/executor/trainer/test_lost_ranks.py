@@ -159,6 +159,47 @@ def test_a_live_rank_that_answers_too_late_costs_the_group(monkeypatch, ended):
     assert len(ended) >= 2
 
 
+@pytest.mark.parametrize("fails", [2, 99])
+def test_a_full_object_store_is_met_before_any_rank_changes(monkeypatch, fails):
+    puts, begun = [], []
+
+    def put(share):
+        puts.append(share)
+        if len(puts) <= fails:
+            raise ray.exceptions.ObjectStoreFullError("the store and the disk behind it are full")
+        return share
+
+    async def at_once(call):
+        return await supervision.again_while_it_passes(call, pause=lambda seconds: asyncio.sleep(0))
+
+    async def call(group):
+        await group.step([], begins=lambda: begun.append(len(group._ranks[0].calls)))
+        return [name for name, *_ in group._ranks[0].calls]
+
+    monkeypatch.setattr(trainers.ray, "put", put)
+    monkeypatch.setattr(trainers, "again_while_it_passes", at_once)
+    if fails > supervision.TRIES:
+        with pytest.raises(InfrastructureFailed, match="object store has no room for the samples"):
+            outcome(Group([{}]), call)
+        assert not begun and len(puts) == supervision.TRIES
+    else:
+        assert outcome(Group([{}]), call).count("step") == 1 and len(begun) == 1
+
+
+def test_ranks_sum_up_the_files_of_a_checkpoint_each_its_share(tmp_path):
+    for number in range(12):
+        (tmp_path / f"manifest-{number}.json").touch()
+
+    async def call(group):
+        fault = await group.damage(tmp_path)
+        asked = [[arguments for name, arguments, _ in rank.calls if name == "damage"] for rank in group._ranks]
+        return fault, [[Path(path).name for path in paths] for ((paths,),) in asked]
+
+    fault, asked = outcome(Group([{"damage": None}, {"damage": "__1_0 has other bytes"}]), call)
+    assert fault == "__1_0 has other bytes"
+    assert asked == [[f"manifest-{number}.json" for number in range(first, 12, 2)] for first in (0, 1)]
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_group_outlives_a_full_disk_of_all_ranks(ranks, ended):
     async def call(group):

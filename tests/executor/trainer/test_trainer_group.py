@@ -64,6 +64,7 @@ def test_ranks_that_lose_one_go_on_from_their_checkpoint_as_before(tiny_model, l
             await group.step(groups(3))
             assert await group.stage() > 0
             await group.write(tmp_path / "of-1")
+            assert await group.damage(tmp_path / "of-1") is None
             start = await weights()
             assert (await group.step(groups(5)))["samples"] == 10
             wanted = await weights()

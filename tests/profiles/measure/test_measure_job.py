@@ -75,7 +75,7 @@ def measured(monkeypatch, tmp_path, of=None, judge=False, judge_fails=False, mod
     stand_ins = {
         "load_tokenizer": lambda path: ["tokens"], "load_prompts": lambda *how: {"a": "prompt"},
         "parameter_count": lambda path: 7 * 10**9, "check_shared": note("shared"),
-        "named_model": lambda path: NamedModel(None, architecture_of(model)), "start_ray": lambda: True,
+        "named_model": lambda path: NamedModel(None, architecture_of(model)), "start_ray": lambda tokens: True,
             "site_of": site_of,
         "RoundRunner": lambda *how, **more: "runner", "RoundSampler": sampler, "measure_engines": engines,
         "measure_judge": measure_judge, "measure_drafts": note("drafts", "drafts"), "step_groups": lambda *how: how,
