@@ -86,7 +86,7 @@ def store_lack(tokens: int) -> str | None:
     """What the object store of this node lacks for a step of so many tokens; None where Ray does not say, or nothing.
     Ray must be connected."""
     own = ray.get_runtime_context().get_node_id()
-    held = next((node["Resources"].get("object_store_memory") for node in ray.nodes() if node["NodeID"] == own), None)
+    held = next((node["Resources"].get("object_store_memory") for node in ray.nodes() if node["NodeID"] == own), None)  # type: ignore[no-untyped-call]
     needed = TOKEN_BYTES * tokens
     if held is None or held >= needed:
         return None
