@@ -1,14 +1,15 @@
 """`rlplan watch`: its lines, its server on loopback, what the server answers to strangers."""
 
-import _thread
 import http.client
 import json
 import shutil
 import socket
-import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
+from rlplan.cli import watch
 from rlplan.cli.watch import FIRST_PORT, PORTS, PageServer
 from rlplan.traces.watched_runs import WatchedRuns
 
@@ -180,10 +181,16 @@ def test_runs_that_have_ended_are_told_in_a_line_each(tmp_path):
     ]
 
 
-def test_each_step_is_told_until_ctrl_c_ends_the_watch(growing):
+def test_each_step_is_told_until_ctrl_c_ends_the_watch(growing, monkeypatch):
     home, step = growing
-    threading.Timer(0.7, append, (home, step)).start()
-    threading.Timer(2.5, _thread.interrupt_main).start()
+
+    def happens():
+        append(home, step)
+        yield
+        raise KeyboardInterrupt
+
+    between_looks = happens()
+    monkeypatch.setattr(watch, "time", SimpleNamespace(time=time.time, sleep=lambda seconds: next(between_looks)))
     ended = rlplan("watch", home, "--no-serve")
     assert ended.returncode == 130 and ended.stderr.strip() == ""
     lines = ended.stdout.splitlines()
