@@ -42,7 +42,7 @@ from rlplan.traces.run_log import TRACE, RunLog, read_run
 
 from .entry import as_json_option, run, tell
 from .example_plans import shipped_plan, with_layout
-from .faults.campaign import START_DEADLINE_S, Driver, run_without_faults
+from .faults.driver import START_DEADLINE_S, Driver, run_without_faults
 from .faults.verdict import off_policy
 
 console = Console(stderr=True)

@@ -38,7 +38,7 @@ from rlplan.traces.run_log import TRACE, RunLog, read_run
 from rlplan.traces.trace import read_trace
 
 from ..example_plans import change_job, change_pool, shipped_plan, write_document
-from ..faults.campaign import MARK, Process, marked_processes
+from ..faults.driver import MARK, Process, marked_processes
 from ..faults.verdict import off_policy, trained
 from .core_speed import CoreSpeed
 

@@ -11,15 +11,16 @@ from rich.console import Console
 
 from ..entry import as_json_option, run, tell
 from ..example_plans import write_plan
-from .campaign import Driver, campaign, run_without_faults
+from .campaign import campaign
+from .driver import Driver, run_without_faults
 from .verdict import compare, wrong
 
 console = Console(stderr=True)
 
 
 @click.command()
-@click.option("--faults", "count", type=click.IntRange(min=1), default=40, show_default=True, help="How many.")
-@click.option("--steps", type=click.IntRange(min=4), default=12, show_default=True, help="Optimizer steps of each run.")
+@click.option("--faults", "count", type=click.IntRange(min=1), default=100, show_default=True, help="How many.")
+@click.option("--steps", type=click.IntRange(min=4), default=30, show_default=True, help="Optimizer steps of each run.")
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of the faults: which, when, on which process."
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.campaign import MARK, marked_processes
+from benchmarks.faults.driver import MARK, marked_processes
 from rlplan.traces.run_log import TRACE, read_run
 
 from ..tiny_job import make_plan, write_plan
