@@ -120,6 +120,34 @@ def test_a_plan_changes_where_it_gains_enough_and_then_stays(tmp_path):
     assert not after.change, (after.gain, after.errors)
 
 
+def slow(profile):
+    return slower(profile, decode=50, train=50)  # 24 steps take an hour
+
+
+@pytest.mark.search
+def test_twenty_hours_of_drift_are_planned_again_each_hour(tmp_path):
+    # Lengths grow by 4 % an hour; from hour 8 on decoding takes half as long again.
+    first = lived = solved(profile=slow, mode="exact")
+    seconds, changes = {"kept": 0.0, "tuned": 0.0}, 0
+    for hour in range(20):
+        costs, truth = slower(first.profile, decode=1.5 if hour >= 8 else 1.0), scaled(heavy_trace(), 1.04**hour, CAP)
+        runs = {
+            name: ran(tmp_path / f"{name}-{hour}", documents, costs, truth, steps=24, seed=hour)
+            for name, documents in (("kept", first), ("tuned", lived))
+        }
+        for name, run in runs.items():
+            total_s = sum(step.total_s for step in run.steps)
+            seconds[name] += total_s / sum(step.trained_samples for step in run.steps)
+        found = tuning.tune(runs["tuned"], lived, lived, passes=QUICK)
+        if found.change:
+            lived, changes = (
+                dataclasses.replace(lived, plan=found.plan, profile=found.profile, trace=found.trace),
+                changes + 1,
+            )
+    assert 1 <= changes <= 6, changes
+    assert seconds["tuned"] < 0.95 * seconds["kept"], seconds
+
+
 def test_runs_of_other_jobs_and_other_sizes_are_refused(tmp_path):
     documents = solved(mode="exact")
     run = ran(tmp_path / "r", documents, steps=1)
