@@ -10,6 +10,8 @@ from ...plans.facts.device_shares import ENGINE_SHARE
 
 # A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
 ALIVE_TOKENS = 256
+RECEIVE = "receive weights"
+"""What an engine could not do, in its words, whose rank raised as weights arrived."""
 
 
 class SamplingRules(NamedTuple):
@@ -125,6 +127,7 @@ class EngineEvent:
 
     Of a request: `finished`, with its tokens, the engine's log-probs, and how many of the prompt's tokens it found in
     its cache; `released`, as `finished`, but it was stopped before its end so that another engine goes on with it;
+    `lost`, vLLM gave it up for a `reason` that is no end of a response, and what it decoded is of no use;
     `cutoff`, it has at least `cutoff_tokens` tokens and decodes on. Of no request: `alive`, tokens were
     decoded since the last poll; `pulse`, vLLM's processes answered since the last poll.
     """
@@ -138,3 +141,4 @@ class EngineEvent:
     version_end: str = ""
     decode_s: float = 0.0
     cached_tokens: int = 0
+    reason: str = ""

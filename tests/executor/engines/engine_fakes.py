@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from rlplan.executor.engines.engine_handle import EngineHandle
 from rlplan.executor.engines.engine_watch import Children
 from rlplan.executor.engines.fleet import Fleet, FleetConfig
-from rlplan.executor.engines.messages import EngineEvent, EngineFacts
+from rlplan.executor.engines.messages import RECEIVE, EngineEvent, EngineFacts
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.processes.supervision import Patience, Supervisor
 from rlplan.executor.rewards.pool import RewardResult
@@ -54,7 +54,8 @@ class FakeActor:
 
     token_s, submit_s, capacity, fails_at = 0.01, 0.0, 10_000, ""
     dies_in_start = stuck_in_start = core_dead = grew = False
-    slow_seeds, at_once = "", None
+    slow_seeds, at_once, refuses = "", None, ""
+    ends_by = {}  # requests that vLLM gives up at once, by what their ids begin with
 
     def __init__(self, name, log):
         self.name, self.log = name, log
@@ -94,6 +95,8 @@ class FakeActor:
             await self.gate.wait()
         if self.core_dead:
             raise ActorFailed(self.name, "vLLM's core process died")
+        if self.refuses:
+            raise ActorFailed(self.name, f"vLLM could not {RECEIVE}: {self.refuses}")
         assert not self.running, "weights while requests decode"
         self.log.append((self.name, "load", version))
         self.version = version

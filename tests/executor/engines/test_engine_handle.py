@@ -7,7 +7,7 @@ import pytest
 from rlplan.executor.engines import engine_handle
 from rlplan.executor.engines.engine_handle import CLOSE_S, EngineBack, EngineDied
 from rlplan.executor.engines.messages import Request
-from rlplan.executor.processes.faults import ActorFailed
+from rlplan.executor.processes.faults import ActorFailed, MemoryRanOut
 from rlplan.executor.processes.supervision import LOOK_S, Patience
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_runner import LEAVE_S, RoundRunner
@@ -101,6 +101,51 @@ def test_a_core_that_dies_under_a_weight_load_costs_the_engine_alone(play):
         await fakes.fleet.some_ready([engine])
         await fakes.give(engine, "v1")
         assert engine.version == "v1" and len(fakes.actors) == 2
+
+    play(body)
+
+
+FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+@pytest.mark.parametrize(
+    ("why", "end"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", None),
+        (FULL, MemoryRanOut),
+        ("Exception: size mismatch for layers.0", RunFailed),
+    ],
+)
+def test_what_a_vllm_worker_raises_as_weights_arrive_costs_its_engine_and_its_own_fault_ends_the_run_the_second_time(
+    play, why, end
+):
+    async def body(fakes):
+        (engine,) = fakes.engines
+        for version in ("v1", "v2", "v2"):
+            fakes.actors[-1].refuses = why
+            with pytest.raises(RunFailed, match=f"could not receive weights: {why[:9]}"):
+                await fakes.give(engine, version)
+            if version == "v1" or len(fakes.actors) == 2 or end is None:
+                await fakes.fleet.some_ready([engine])
+        if end is None:
+            await fakes.give(engine, "v2")
+            assert len(fakes.actors) == 4 and engine.version == "v2"
+        else:
+            with pytest.raises(end, match=f"{why[:9]}.*for the second time with the weights v2"):
+                await fakes.fleet.some_ready([engine])
+
+    play(body)
+
+
+def test_an_engine_that_runs_out_of_memory_twice_in_a_round_ends_it(play):
+    async def body(fakes):
+        async def during():
+            for lives in (1, 2):
+                await until(lambda: len(fakes.actors) == lives and fakes.actors[-1].running)  # noqa: B023
+                fakes.engines[0].fail(FULL)
+
+        with pytest.raises(MemoryRanOut, match=f"{FIRST}: {FULL}, for the second time with the weights v1"):
+            await fakes.round(during)
 
     play(body)
 
