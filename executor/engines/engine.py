@@ -226,8 +226,8 @@ class EngineRequests:
 
 
 ENDS = {"stop": "finished", "length": "finished", "abort": "released"}
-"""By vLLM's finish reason, what became of a request. Any other (`error`: its core gave it up, such as where a grammar did
-not take its token; `repetition`, for which nothing here asks) ends it where the policy did not, and it is lost."""
+"""By vLLM's finish reason, what became of a request. Any other ends it where the policy did not, and it is lost:
+`error`, its core gave it up, such as where a grammar did not take its token; `repetition`, for which nobody asks."""
 
 WARM_UP_REQUESTS = 64
 SLEEPING_PARTS = ("weights", "kv_cache")

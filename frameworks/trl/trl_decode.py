@@ -125,6 +125,7 @@ async def _run_round(
         try:
             sample = await end
             if sample.lost:
+                seeds.lose(issue.key)  # what takes its place becomes what it would have been
                 raise RuntimeError(f"vLLM ended it with {sample.reason!r}")
         except asyncio.CancelledError:
             engine.abort(issue.key)
@@ -388,8 +389,8 @@ class VllmEngine:
     def __init__(self, llm: Any, rule: SamplingRule, options: dict[str, Any]) -> None:
         if options.get("repetition_detection") is not None:
             raise InputError(
-                "generation_kwargs.repetition_detection ends responses that the policy did not end, which a round would "
-                "draw again for what they are; leave it out"
+                "generation_kwargs.repetition_detection ends responses that the policy did not end, and a round would "
+                "draw them again for what they are; leave it out"
             )
         self._engine, self._rule, self._options = llm.llm_engine, rule, options
         self._open: dict[str, PlannedSample] = {}

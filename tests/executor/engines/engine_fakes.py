@@ -55,7 +55,7 @@ class FakeActor:
     token_s, submit_s, capacity, fails_at = 0.01, 0.0, 10_000, ""
     dies_in_start = stuck_in_start = core_dead = grew = False
     slow_seeds, at_once, refuses = "", None, ""
-    ends_by = {}  # requests that vLLM gives up at once, by what their ids begin with
+    gives_up = lambda self, request: ""  # noqa: E731 - vLLM's reason for which it gives a request up; none
 
     def __init__(self, name, log):
         self.name, self.log = name, log
@@ -116,14 +116,15 @@ class FakeActor:
             await asyncio.sleep(self.token_s)
             tokens.append(request.drawn_tokens + len(tokens))
             self.grew = True
-        self._end("finished", request.request_id)
+        reason = self.gives_up(request)
+        self._end("lost" if reason else "finished", request.request_id, reason)
 
-    def _end(self, name, request_id):
+    def _end(self, name, request_id, reason=""):
         del self.running[request_id]
         tokens = self.decoded.pop(request_id, [])
-        self.outbox.append(
-            EngineEvent(name, request_id, tokens, [0.0] * len(tokens), False, self.version, self.version)
-        )
+        event = EngineEvent(name, request_id, tokens, [0.0] * len(tokens), False, self.version, self.version)
+        event.reason = reason
+        self.outbox.append(event)
         self.news.set()
 
     async def _abort(self, request_ids):

@@ -1,6 +1,7 @@
 """Engines that die, hang and come back, as fleet and rounds see it; the engines are fakes, all else is real."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -9,11 +10,13 @@ from rlplan.executor.engines.engine_handle import CLOSE_S, EngineBack, EngineDie
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.processes.faults import ActorFailed, MemoryRanOut
 from rlplan.executor.processes.supervision import LOOK_S, Patience
+from rlplan.executor.rollout.live_round import LOSSES
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_runner import LEAVE_S, RoundRunner
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.rounds.machines.race import RaceRound
+from rlplan.rounds.machines.round import MAX_FAILURES_PER_PROMPT
 
 from ..virtual_loop import now_s, played
 from .engine_fakes import FakeActor, Fakes, Rewards, until
@@ -285,6 +288,32 @@ def test_an_engine_that_cannot_be_replaced_any_more_ends_the_round(play):
             await fakes.fleet.some_ready(fakes.engines)
 
     play(body, patience=Patience(restarts_per_hour=0))
+
+
+def test_a_sample_that_vllm_gives_up_is_drawn_again_and_never_trained(play):
+    class GivesUp(FakeActor):
+        """Gives up three tries of prompt 0, and every try of prompt 1."""
+
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.left = Counter(p0=3, p1=1000)
+
+        def gives_up(self, request):
+            self.left[request.prompt_id] -= 1
+            return "error" if self.left[request.prompt_id] >= 0 else ""
+
+    async def body(fakes):
+        machine = race()
+        result = await fakes.round(machine=machine)
+        outcome = machine.outcome()
+        assert [group.prompt for group in outcome.trained] == ["p0", "p2", "p3", "p4", "p5"]
+        assert all(sample.response_tokens.tolist() == [0, 1, 2] for sample in result.samples.values() if sample.reward)
+        (failure,) = outcome.failures.items()
+        assert failure[0] == "p1" and failure[1].startswith("vLLM ended") and failure[1].endswith("with 'error'")
+        # The sample beside the one with which prompt 1 failed was lost in the same moment.
+        assert result.lost == {"error": 3 + 2 * LOSSES + MAX_FAILURES_PER_PROMPT + 1 + 1}
+
+    play(body, actor=GivesUp)
 
 
 def test_what_was_sent_to_a_dead_engine_never_reaches_its_successor(play):

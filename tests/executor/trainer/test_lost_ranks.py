@@ -16,6 +16,7 @@ from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, Upda
 from rlplan.executor.trainer.trainer_group import (
     PULSE_GROUP,
     WRITER_GROUP,
+    PredictedCalls,
     TrainerDied,
     TrainerGroup,
     while_trainer_lives,
@@ -157,6 +158,23 @@ def test_a_live_rank_that_answers_too_late_costs_the_group(monkeypatch, ended):
     with pytest.raises(TrainerDied, match="no answer to stage within 0 s"):
         outcome(Group([{}, {"stage": HANGS}]), lambda group: group.stage())
     assert len(ended) >= 2
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_update_may_take_five_times_what_the_plan_predicts_though_that_is_more_than_an_hour(monkeypatch, late):
+    monkeypatch.setattr(trainers, "STEP_DEADLINE_S", 0.05)
+
+    async def call(group):
+        group.predicted = PredictedCalls(update_s=0.3)
+        return await group.step([])
+
+    group = Group([{"step": HANGS if late else 0.2}])
+    if not late:
+        assert outcome(group, call) == 0
+        return
+    with pytest.raises(TrainerDied, match="no answer to step within") as death:
+        outcome(group, call)
+    assert death.value.late
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
