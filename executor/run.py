@@ -53,7 +53,7 @@ from .rollout.round_runner import RoundRunner
 from .rollout.round_samples import Progress, RolloutResult
 from .rollout.round_streaming import RoundStreaming, round_streaming
 from .rollout.unit_change import RoundUnits
-from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
+from .trainer.step_checks import SkippedSteps, beyond, logprob_limits, refusal
 from .trainer.trainer_group import PREDICTED_FACTOR, STEP_DEADLINE_S, PredictedCalls, TrainerDied, TrainerGroup
 from .weight_sync import WeightSync
 from .weights.transfer import Sent
@@ -104,6 +104,7 @@ class TrainingRun:
         self._elapsed_before_s = 0.0
         self._skipped, self._drift = SkippedSteps(), DriftWatch(planned_short_share)
         self._way_reason: str | None = None
+        self._warned = False  # of log-probs beyond their limits
         self._predict(predicted)
         self._died_of: set[tuple[str, int]] = set()  # (cause, last step taken) of deaths that may not happen again
         self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
@@ -230,14 +231,19 @@ class TrainingRun:
         """
         if not metrics:
             return
-        step, refused = self.step_number + 1, None
+        step, refused, limits = self.step_number + 1, None, logprob_limits(self._job)
         if metrics.get("skipped"):
-            refused = refusal(metrics, LOGPROB_LIMITS[self._job.model.dtype])
+            refused = refusal(metrics, limits)
             assert refused is not None, "the trainer skips by the same rule"
             if refused.reason == "log-probs":
                 self.updating = False  # the trainer has changed nothing: it is at the last step's end
                 raise RunFailed(f"step {step}: {refused.text}")
             self.event("skipped", step=step, reason=refused.text, groups=groups)
+        elif not limits.stops and (text := beyond(metrics, limits)) is not None:
+            self.event("logprobs", step=step, reason=text)
+            if not self._warned:
+                self.checkpoints.notes.append(f"step {step}: {text}; the run goes on, and the trace names such steps")
+            self._warned = True
         self._skipped.count(skipped=refused is not None)
 
     def end_step(self, record: Step, machine: Round, result: RolloutResult) -> None:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import ray
 
+from ...plans.facts.executable import PROGRESS_S
 from ...plans.yaml.errors import InputError, RunFailed
 from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..placement.actor_placer import ActorPlacer
@@ -46,7 +47,6 @@ from .messages import RECEIVE, EngineConfig, EngineEvent, EngineFacts, Request
 from .vllm_options import environment
 
 POLL_S = 1.0  # shorter than any patience: what a poll does not tell is silence
-PROGRESS_S = 120.0  # in which an engine that has samples must decode `ALIVE_TOKENS` of one of them
 
 
 def spawn_engine(config: EngineConfig) -> Any:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ...plans.facts.device_shares import ENGINE_SHARE
+from ...plans.facts.executable import ALIVE_TOKENS
 
-# A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
-ALIVE_TOKENS = 256
 RECEIVE = "receive weights"
 """What an engine could not do, in its words, whose rank raised as weights arrived."""
 

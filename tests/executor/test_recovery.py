@@ -225,7 +225,7 @@ def test_a_trainer_that_dies_takes_the_run_back_to_its_checkpoint(tmp_path, dies
         ("it was killed", None),
     ],
 )  # fmt: skip
-def test_a_step_that_kills_its_trainer_twice_by_memory_or_deadline_ends_the_run_with_a_reason(tmp_path, dies_of, words):
+def test_a_step_dies_twice_by_memory_or_deadline_at_most(tmp_path, dies_of, words):
     short = expected_round(1.0, train_s=1200.0)
     holds = {"weights": 26.6e9, "activations": 40e9}
     short["memory"]["train"] = {"needed_bytes": 66.6e9, "capacity_bytes": 73.6e9, "holds_bytes": holds}

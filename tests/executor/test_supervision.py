@@ -105,7 +105,7 @@ def test_an_error_has_one_class_wherever_it_comes_from(error, fault):
     assert classify(failure(error, "whom")) is fault
 
 
-def test_memory_that_ran_out_is_told_from_other_errors_of_a_device_and_found_in_logs():
+def test_texts_tell_memory_that_ran_out_from_other_device_errors():
     for text in (CUDA_FULL, "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"):
         assert out_of_memory(text) and device_error(text)
     assert device_error(ECC) and not out_of_memory(ECC)

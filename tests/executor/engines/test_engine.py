@@ -368,7 +368,7 @@ def test_an_engine_whose_request_fails_says_why(vllm):
     ("ends", "name"),
     [("stop", "finished"), ("length", "finished"), ("abort", "released"), ("error", "lost"), ("repetition", "lost")],
 )
-def test_a_request_that_vllm_ends_otherwise_than_by_stop_or_length_is_no_response(vllm, ends, name):
+def test_only_stop_and_length_are_ends_of_a_response(vllm, ends, name):
     async def body(engine, llm):
         llm.ends = ends
         await engine.submit([request()], "v1")
@@ -378,7 +378,7 @@ def test_a_request_that_vllm_ends_otherwise_than_by_stop_or_length_is_no_respons
     started(body, vllm)
 
 
-def test_whatever_a_rank_raises_as_weights_arrive_costs_the_engine_and_no_more(vllm):
+def test_what_a_rank_raises_as_weights_arrive_costs_the_engine(vllm):
     told = Transfer("v2", "host", "float32", (), False)
 
     async def body(engine, llm):
@@ -395,7 +395,7 @@ def test_whatever_a_rank_raises_as_weights_arrive_costs_the_engine_and_no_more(v
     started(body, vllm)
 
 
-def test_a_dead_core_is_told_with_the_words_of_its_log_on_the_device(vllm, monkeypatch, tmp_path):
+def test_a_dead_core_is_told_with_its_logs_words(vllm, monkeypatch, tmp_path):
     log = tmp_path / "log"
     log.write_text(
         "x" * 2**19 + "\n(EngineCore pid=7) ERROR [core.py:9] torch.OutOfMemoryError: CUDA out of memory. 2 GiB\n"

@@ -119,9 +119,7 @@ FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
         ("Exception: size mismatch for layers.0", RunFailed),
     ],
 )
-def test_what_a_vllm_worker_raises_as_weights_arrive_costs_its_engine_and_its_own_fault_ends_the_run_the_second_time(
-    play, why, end
-):
+def test_weights_refused_twice_end_the_run_but_by_the_device(play, why, end):
     async def body(fakes):
         (engine,) = fakes.engines
         for version in ("v1", "v2", "v2"):
@@ -290,7 +288,7 @@ def test_an_engine_that_cannot_be_replaced_any_more_ends_the_round(play):
     play(body, patience=Patience(restarts_per_hour=0))
 
 
-def test_a_sample_that_vllm_gives_up_is_drawn_again_and_never_trained(play):
+def test_a_sample_that_vllm_gives_up_is_drawn_again(play):
     class GivesUp(FakeActor):
         """Gives up three tries of prompt 0, and every try of prompt 1."""
 

@@ -161,7 +161,7 @@ def test_a_live_rank_that_answers_too_late_costs_the_group(monkeypatch, ended):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_an_update_may_take_five_times_what_the_plan_predicts_though_that_is_more_than_an_hour(monkeypatch, late):
+def test_an_update_may_take_five_times_its_prediction(monkeypatch, late):
     monkeypatch.setattr(trainers, "STEP_DEADLINE_S", 0.05)
 
     async def call(group):

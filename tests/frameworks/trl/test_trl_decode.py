@@ -204,7 +204,7 @@ class GivesUp(TransformersEngine):
         return ended
 
 
-def test_a_sample_that_vllm_gives_up_is_drawn_again_and_never_a_response(model):
+def test_a_response_that_vllm_gives_up_is_drawn_again(model):
     engine = GivesUp(model, SamplingRule(), STOPS, 64)
     engine.times = 3
     expected = trained(model, Schedule(SPEC, PROMPTS, seed=3))
@@ -218,7 +218,7 @@ def test_a_sample_that_vllm_gives_up_is_drawn_again_and_never_a_response(model):
         decode_all(engine, samples(1), 24)
 
 
-def test_vllm_must_not_end_what_it_finds_repetitive():
+def test_vllm_may_not_end_what_repeats_itself():
     with pytest.raises(InputError, match=r"generation_kwargs.repetition_detection .*leave it out"):
         VllmEngine(None, SamplingRule(), {"repetition_detection": {"max_pattern_size": 3}})
 
