@@ -138,7 +138,7 @@ def test_weights_refused_twice_end_the_run_but_by_the_device(play, why, end):
     play(body)
 
 
-def test_an_engine_that_runs_out_of_memory_twice_in_a_round_ends_it(play):
+def test_an_engine_without_memory_twice_ends_its_round(play):
     async def body(fakes):
         async def during():
             for lives in (1, 2):
