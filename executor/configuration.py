@@ -23,7 +23,7 @@ from .engines.fleet import FleetConfig
 from .engines.messages import SamplingRules
 from .engines.vllm_options import kv_bytes_per_token
 from .rollout.reward_sum import PoolSize
-from .trainer.step_checks import LOGPROB_LIMITS
+from .trainer.step_checks import logprob_limits
 from .trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 
 
@@ -209,7 +209,7 @@ def trainer_config(job: Job, model: str, train: UpdateLayout, device: str, loss:
         samples_per_prompt=job.rollout.samples_per_prompt,
         temperature=job.rollout.temperature,
         divisors=Divisors(loss.samples, loss.tokens, job.rollout.max_response_tokens),
-        logprob_limits=LOGPROB_LIMITS[job.model.dtype],
+        logprob_limits=logprob_limits(job),
         device=device,
         dtype=job.model.dtype,
         head_dtype=job.model.head_dtype,

@@ -20,6 +20,7 @@ from ..traces.trace_events import Step
 from .engines.engine_handle import EngineHandle
 from .groups.member_phases import begin_phase, end_phase, switched_in, units_of_round
 from .memory.device_turns import TurnsTook
+from .processes.faults import MemoryRanOut
 from .records.run_record import StepSeconds, step_record
 from .rollout.evaluation import Evaluator
 from .rollout.round_runner import RoundOptions
@@ -37,6 +38,8 @@ async def step(run: TrainingRun) -> Step | None:
     except TrainerDied as death:
         await run.recover(death)
         return None
+    except MemoryRanOut as lack:
+        raise RunFailed(run.with_memory(str(lack), "kv")) from lack
 
 
 async def _step(run: TrainingRun) -> Step:
@@ -77,6 +80,8 @@ async def _step(run: TrainingRun) -> Step:
     apart_s = paused_s + await end_phase(run)  # seconds of the group: they are in no phase, and told by themselves
     for prompt, reason in sorted(outcome.failures.items()):
         run.event("failed", step=run.step_number + 1, prompt=prompt, reason=reason)
+    for reason, samples in sorted(result.lost.items()):
+        run.event("lost", step=run.step_number + 1, reason=reason, samples=samples)
     for name, failed in sorted(unscored(result.samples.values()).items()):
         run.event("unscored", step=run.step_number + 1, outcome=name, samples=failed.samples, reason=failed.reason)
 

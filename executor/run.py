@@ -14,12 +14,15 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import structs
 
+from ..plans.facts.device_shares import LESS_MEMORY, memory_said
+from ..plans.phrases.numbers import seconds
 from ..plans.schema.job import Job
 from ..plans.schema.planned_job import PlannedJob
+from ..plans.schema.predicted import Predicted
 from ..plans.yaml.errors import InputError, RunFailed
 from ..rounds.balancing.longest_first import Balance
 from ..rounds.hand_over import HandOver
@@ -35,6 +38,7 @@ from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .groups.member_phases import MemberPhases, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
+from .processes.faults import out_of_memory
 from .records.checkpoints import load_checkpoint
 from .records.plan_changes import PlanChange, put_in_force, stage_plan
 from .records.run_checkpoints import RunCheckpoints, Saving
@@ -49,8 +53,8 @@ from .rollout.round_runner import RoundRunner
 from .rollout.round_samples import Progress, RolloutResult
 from .rollout.round_streaming import RoundStreaming, round_streaming
 from .rollout.unit_change import RoundUnits
-from .trainer.step_checks import LOGPROB_LIMITS, SkippedSteps, refusal
-from .trainer.trainer_group import TrainerDied, TrainerGroup
+from .trainer.step_checks import SkippedSteps, beyond, logprob_limits, refusal
+from .trainer.trainer_group import PREDICTED_FACTOR, STEP_DEADLINE_S, PredictedCalls, TrainerDied, TrainerGroup
 from .weight_sync import WeightSync
 from .weights.transfer import Sent
 
@@ -74,6 +78,7 @@ class TrainingRun:
         turns: DeviceTurns | None = None,
         permits: MemberPhases | None = None,
         planned_short_share: float | None = None,
+        predicted: Predicted | None = None,
         saving: Saving | None = None,
         keeper: SampleKeeper | None = None,
         evaluator: Evaluator | None = None,
@@ -99,6 +104,9 @@ class TrainingRun:
         self._elapsed_before_s = 0.0
         self._skipped, self._drift = SkippedSteps(), DriftWatch(planned_short_share)
         self._way_reason: str | None = None
+        self._warned = False  # of log-probs beyond their limits
+        self._predict(predicted)
+        self._died_of: set[tuple[str, int]] = set()  # (cause, last step taken) of deaths that may not happen again
         self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
         self._recovering = False  # the trainer died, and its successor has loaded no checkpoint yet
 
@@ -154,7 +162,9 @@ class TrainingRun:
         put_in_force(self._run_dir)
         self.checkpoints.notes.append(plan_text({"step": step, "plan": plan, "owed": owed, "changes": changes}))
 
-    def take_plan(self, planned: PlannedJob, planned_short_share: float | None) -> None:
+    def take_plan(
+        self, planned: PlannedJob, planned_short_share: float | None, predicted: Predicted | None = None
+    ) -> None:
         """Go on by another plan that needs no other engine or trainer (session._fits_in_place); between steps."""
         state, timeouts, store = self.schedule.state(), self.timeouts.state(), self.drafts.store
         self.settings = run_settings(planned, self._job)
@@ -165,6 +175,12 @@ class TrainingRun:
         drafts = [each.rollout.drafts for each in self.settings.rounds.values()]
         self.drafts = RunDrafts(drafts, self.fleet, self.schedule, store)
         self._drift = DriftWatch(planned_short_share)
+        self._predict(predicted)
+
+    def _predict(self, predicted: Predicted | None) -> None:
+        self._predicted = predicted
+        if predicted is not None:
+            self.trainer.predicted = PredictedCalls.of(predicted)
 
     # -- a step, as loop.step takes it ---------------------------------------------------------------------------------
 
@@ -219,14 +235,19 @@ class TrainingRun:
         """
         if not metrics:
             return
-        step, refused = self.step_number + 1, None
+        step, refused, limits = self.step_number + 1, None, logprob_limits(self._job)
         if metrics.get("skipped"):
-            refused = refusal(metrics, LOGPROB_LIMITS[self._job.model.dtype])
+            refused = refusal(metrics, limits)
             assert refused is not None, "the trainer skips by the same rule"
             if refused.reason == "log-probs":
                 self.updating = False  # the trainer has changed nothing: it is at the last step's end
                 raise RunFailed(f"step {step}: {refused.text}")
             self.event("skipped", step=step, reason=refused.text, groups=groups)
+        elif not limits.stops and (text := beyond(metrics, limits)) is not None:
+            self.event("logprobs", step=step, reason=text)
+            if not self._warned:
+                self.checkpoints.notes.append(f"step {step}: {text}; the run goes on, and the trace names such steps")
+            self._warned = True
         self._skipped.count(skipped=refused is not None)
 
     def end_step(self, record: Step, machine: Round, result: RolloutResult) -> None:
@@ -378,6 +399,7 @@ class TrainingRun:
         while True:
             try:
                 if death is not None:
+                    self._must_not_recur(death)
                     await self.checkpoints.settle()  # its calls to the ranks must end before there are new ones
                     self.trainer_restarts += 1
                     self.event("restart", whom=death.process, reason=death.reason)
@@ -386,3 +408,27 @@ class TrainingRun:
                 return await body()
             except TrainerDied as again:
                 death = again
+
+    def _must_not_recur(self, death: TrainerDied) -> None:
+        """Raise RunFailed if the trainer died of the same cause in the same step before, and would again."""
+        cause = "memory" if out_of_memory(death.reason) else "deadline" if death.late else None
+        if cause is None:
+            return
+        if (cause, self.step_number) not in self._died_of:
+            self._died_of.add((cause, self.step_number))
+            return
+        text = f"step {self.step_number + 1}: {death}, for the second time"
+        if cause == "memory":
+            raise RunFailed(self.with_memory(text, "train"))
+        predicted_s = self.trainer.predicted.update_s
+        said = f"the plan predicts an update of up to {seconds(predicted_s)}" if predicted_s else "nothing is predicted"
+        raise RunFailed(
+            f"{text}; {said}, and {PREDICTED_FACTOR:g} times that is waited for, {seconds(STEP_DEADLINE_S)} at least: "
+            "a rank hangs, or this machine is far slower than its profile; look at the ranks' stacks (py-spy dump), or "
+            "profile this machine and solve again"
+        )
+
+    def with_memory(self, text: str, place: Literal["kv", "train"]) -> str:
+        """`text` with what the plan says of the memory that ran out, and with what takes less of it."""
+        said = "" if self._predicted is None else memory_said(self._predicted, place)
+        return "; ".join(part for part in (text, said, LESS_MEMORY[place]) if part)

@@ -207,6 +207,7 @@ class Session:
             turns=self._turns,
             permits=self._phases,
             planned_short_share=execution.planned_short_share,
+            predicted=execution.plan.predicted,
             saving=Saving(self._options.keep_every, self._options.save_model_every),
             keeper=keeper,
             evaluator=evaluator,
@@ -320,7 +321,7 @@ class Session:
         if not _fits_in_place(execution, asked):
             self._watcher.note(f"{run.name}: goes on by {asked.plan_path} with engines and trainers of that plan")
             return PlanSwitch(asked, execution, request.id)
-        run.take_plan(asked.plan.job, asked.planned_short_share)
+        run.take_plan(asked.plan.job, asked.planned_short_share, asked.plan.predicted)
         run.tell_change(change, _beside(asked.plan_path, asked.run_dir))
         self._executions, self._plans[run.name] = [asked], asked.plan
         if asked.plan.predicted.speed is not None:

@@ -26,14 +26,13 @@ from .engines.engine_handle import LOAD_BYTES_PER_S, EngineHandle
 from .engines.fleet import Fleet
 from .processes.actors import retrieved
 from .processes.faults import ActorFailed
-from .processes.supervision import CALL_DEADLINE_S, again_while_it_passes
-from .trainer.trainer_group import STEP_DEADLINE_S, TrainerDied, TrainerGroup, while_trainer_lives
+from .processes.supervision import again_while_it_passes
+from .trainer.trainer_group import TrainerDied, TrainerGroup, while_trainer_lives
 from .weights.bucket_memory import TransferBroken
 from .weights.bucket_plan import ITEM_BYTES, Bucket, buckets_of
 from .weights.transfer import Answer, Holdings, Sent, SlotsName, Transfer, WayClosed, choose
 
 BUCKET_BYTES = 128 * 10**6
-QUEUE_S = STEP_DEADLINE_S + CALL_DEADLINE_S  # a call to the ranks may have to wait until they have taken a step
 
 
 class ByBroadcast:
@@ -64,7 +63,7 @@ class ByBroadcast:
         nbytes = ITEM_BYTES[held[0].dtype] * sum(math.prod(source.shape) for each in buckets for source in each.sources)
         expected: dict[str, str] = {}
         if checked:
-            expected = (await self._trainer.each("transfer", QUEUE_S, "checksums"))[0]
+            expected = (await self._trainer.each("transfer", self._trainer.queue_s, "checksums"))[0]
         calls = _Calls(engines, self._stall_s)
         while left := calls.living():
             slots, reason = self._choice(left, held, from_host)
@@ -97,7 +96,7 @@ class ByBroadcast:
         """The buckets of the model, and what each trainer rank says of itself. Raises WayClosed."""
         lives = self._trainer.lives
         if self._layout is None or self._layout[0] != lives:
-            held: list[Holdings] = await self._trainer.each("transfer", QUEUE_S, "holdings")
+            held: list[Holdings] = await self._trainer.each("transfer", self._trainer.queue_s, "holdings")
             obstacle = next((each.obstacle for each in held if each.obstacle is not None), None)
             wanted, found = sum(math.prod(s.shape) for s in held[0].sources), sum(each.elements for each in held)
             if obstacle is not None or wanted != found:
@@ -134,14 +133,16 @@ class ByBroadcast:
         finally:
             if told.slots != "host":
                 with contextlib.suppress(TrainerDied):
-                    await self._trainer.each("transfer", QUEUE_S, "end")
+                    await self._trainer.each("transfer", self._trainer.queue_s, "end")
 
     async def _of_ranks(self, method: str, *arguments: Any) -> list[Any]:
         """What the trainer's ranks answer. Raises TransferBroken, and WayClosed if the trainer may have changed its
         weights."""
         if not self._may_send():
             raise WayClosed("the trainer goes on to the next weights")
-        return [answer.taken() for answer in await self._trainer.each("transfer", QUEUE_S, method, *arguments)]
+        return [
+            answer.taken() for answer in await self._trainer.each("transfer", self._trainer.queue_s, method, *arguments)
+        ]
 
     async def _with_places(self, told: Transfer, engines: list[EngineHandle]) -> Transfer:
         """`told` with what engine ranks find their memory by. Raises TransferBroken if there is none."""

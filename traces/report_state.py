@@ -161,8 +161,8 @@ def drift_text(planned: float, measured: float, rounds: float) -> str:
 def incidents(events: Sequence[dict[str, Any]], steps: Sequence[StepEvent]) -> list[dict[str, Any]]:
     """Faults and interruptions of a run by time: `t_s` (seconds since the first start), `step`, `kind`, `text`.
 
-    Kinds: restart, node, resume, plan, sandbox, checkpoint, failed prompt, unscored, drift, skipped, run failed,
-    stopped, not a number, conservation, off-policy, checksum, timeouts, exhausted.
+    Kinds: restart, node, resume, plan, sandbox, checkpoint, failed prompt, lost, unscored, drift, skipped,
+    log-probs, run failed, stopped, not a number, conservation, off-policy, checksum, timeouts, exhausted.
     """
     by_time = [(float(event["t_s"]), _of_event(event)) for event in events]
     by_time += [
@@ -228,6 +228,11 @@ def _of_event(event: dict[str, Any]) -> list[Incident]:
         case "skipped":
             return [(step, "skipped", f"no weight was changed, {event.get('groups')} groups taught nothing: "
                      f"{event.get('reason')}")]  # fmt: skip
+        case "logprobs":
+            return [(step, "log-probs", str(event.get("reason")))]
+        case "lost":
+            return [(step, "lost", f"vLLM ended {count(event.get('samples', 1), 'sample')} with {event.get('reason')}; "
+                     "drawn again")]  # fmt: skip
         case "unscored":
             outcome, samples = event.get("outcome", "unknown"), event.get("samples", 1)
             return [(step, "unscored", f"{outcome} of {count(samples, 'sample')}, the first: {event.get('reason')}")]

@@ -4,7 +4,8 @@ Invariants:
 - a request is refused unless its weight version is the engine's, and each finished sample carries the version at both
   ends, by the word of vLLM's core where it gives it (not in 0.24);
 - weights are only loaded while nothing decodes, and the prefix cache is emptied with them;
-- each request that was submitted ends in exactly one event, `finished` or `released`, or in none if it was aborted;
+- each request that was submitted ends in exactly one event, `finished`, `released` or `lost`, or in none if it was
+  aborted;
 - at most as many requests decode at once as the round's plan says; others wait, in the order of submission;
 - a request that is released has given all tokens that it decoded, and decodes no more;
 - events leave by long poll in batches: a Ray call costs about as much as a decode step of a small model;
@@ -36,8 +37,8 @@ from ..placement.guard import guard_group
 from ..processes.faults import ActorFailed
 from ..processes.host import node_key, output_file, without_collection
 from ..weights.transfer import Answer, Received, Transfer, agreed
-from .engine_watch import Children, CoreWatch, look_at_children
-from .messages import EngineConfig, EngineEvent, EngineFacts, Request
+from .engine_watch import Children, CoreWatch, look_at_children, root_cause
+from .messages import RECEIVE, EngineConfig, EngineEvent, EngineFacts, Request
 from .vllm_options import (
     engine_arguments,
     niceness,
@@ -111,7 +112,7 @@ class EngineRequests:
                         break
                     reached = cutoff_tokens is not None and len(event.tokens) >= cutoff_tokens
                     if output.finished:
-                        event.name = "released" if part.finish_reason == "abort" else "finished"
+                        event.name, event.reason = ENDS.get(part.finish_reason, "lost"), str(part.finish_reason)
                         if event.name == "released" and reached:  # the engine where it goes on begins behind the cutoff
                             self._tell(EngineEvent("cutoff", name))
                         event.truncated = part.finish_reason == "length" and not self._stopped(event, request)
@@ -224,6 +225,10 @@ class EngineRequests:
             await self._engine.abort(started)
 
 
+ENDS = {"stop": "finished", "length": "finished", "abort": "released"}
+"""By vLLM's finish reason, what became of a request. Any other ends it where the policy did not, and it is lost:
+`error`, its core gave it up, such as where a grammar did not take its token; `repetition`, for which nobody asks."""
+
 WARM_UP_REQUESTS = 64
 SLEEPING_PARTS = ("weights", "kv_cache")
 """vLLM's tags of what sleeps, in the order in which it wakes."""
@@ -258,7 +263,7 @@ class RolloutEngine:
                 raise
             log = output_file()
             where = "" if log is None else f"; see vLLM's log, {log} on the node of the engine"
-            raise ActorFailed(self._config.name, " ".join(str(error).split()) + where) from error
+            raise ActorFailed(self._config.name, " ".join(str(error).split()) + root_cause() + where) from error
         if wanted := self._config.head_dtype:
             got = str(self._engine.vllm_config.model_config.head_dtype).removeprefix("torch.")
             if got != wanted:  # vLLM 0.24 takes the model's dtype, with a warning alone
@@ -313,7 +318,8 @@ class RolloutEngine:
         requests are running, if the file says that it holds another version, or if ranks received different bytes.
         """
         self._refuse_if_decoding()
-        answers = await self._call_ranks("receive_weights", (path, version, checksums))
+        with self._turns(RECEIVE):
+            answers = await self._call_ranks("receive_weights", (path, version, checksums))
         return await self._take(version, answers, path)
 
     async def begin_weights(self, transfer: Transfer, found: str) -> Answer:
@@ -330,12 +336,15 @@ class RolloutEngine:
 
     async def finish_weights(self, version: str) -> Answer:
         """Name the weights that were loaded `version`; answers as `load_weights` does, and raises as it does."""
-        answers = await self._call_ranks("finish_weights", ())
+        with self._turns(RECEIVE):
+            answers = await self._call_ranks("finish_weights", ())
         return Answer(await self._take(version, answers, "the trainer"))
 
     async def _ask_ranks(self, method: str, *arguments: Any) -> Answer:
         """Call ranks, which answer with the reason why they could not do their part, or None."""
-        return Answer(broken=next((why for why in await self._call_ranks(method, arguments) if why is not None), None))
+        with self._turns(RECEIVE):
+            answers = await self._call_ranks(method, arguments)
+        return Answer(broken=next((why for why in answers if why is not None), None))
 
     def _refuse_if_decoding(self) -> None:
         if running := len(self._decoding):
@@ -385,7 +394,7 @@ class RolloutEngine:
         if not self._decoding.has_news and self._died is None and not await self._decoding.news(timeout_s):
             return self._signs_of_life()
         if self._died is not None:
-            raise ActorFailed(self._config.name, f"vLLM failed: {self._died}")
+            raise ActorFailed(self._config.name, f"vLLM failed: {self._died}{root_cause()}")
         return self._decoding.take()
 
     def _signs_of_life(self) -> list[EngineEvent]:
@@ -453,6 +462,8 @@ class RolloutEngine:
         """An engine that fails within the block is of no use: ActorFailed says so."""
         try:
             yield
+        except ActorFailed:
+            raise
         except Exception as error:
             raise ActorFailed(self._config.name, f"vLLM could not {what}: {type(error).__name__}: {error}") from error
 

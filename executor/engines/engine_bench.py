@@ -58,7 +58,7 @@ class EngineBench:
             events = await within(BATCH_DEADLINE_S, self._news.get(), f"timing {names}")
             if not events:
                 raise RunFailed(f"an engine of {names} died while it was timed")
-            missing -= {event.request_id for event in events if event.name == "finished"}
+            missing -= {event.request_id for event in events if event.name in ("finished", "lost")}
         return time.perf_counter() - began
 
     async def step_s(self, engines: Sequence[EngineHandle], batches: Batches) -> float:

@@ -23,21 +23,30 @@ from typing import Any, NamedTuple
 
 import ray
 
+from ...plans.facts.executable import PROGRESS_S
 from ...plans.yaml.errors import InputError, RunFailed
 from ..drafts.draft_messages import DraftReport, PromptHistory
 from ..placement.actor_placer import ActorPlacer
 from ..placement.live_nodes import on_node
 from ..processes.actors import ACTOR_OPTIONS, end_actor, retrieved, track
-from ..processes.faults import ActorFailed, ErrorClass, classify, failure, reason
+from ..processes.faults import (
+    ActorFailed,
+    ErrorClass,
+    MemoryRanOut,
+    classify,
+    device_error,
+    failure,
+    out_of_memory,
+    reason,
+)
 from ..processes.supervision import CALL_DEADLINE_S, LOOK_S, LastHeard, Patience, Supervisor
 from ..weights.transfer import Answer
 from .engine import RolloutEngine
 from .engine_watch import START_GROUP, watch_start
-from .messages import EngineConfig, EngineEvent, EngineFacts, Request
+from .messages import RECEIVE, EngineConfig, EngineEvent, EngineFacts, Request
 from .vllm_options import environment
 
 POLL_S = 1.0  # shorter than any patience: what a poll does not tell is silence
-PROGRESS_S = 120.0  # in which an engine that has samples must decode `ALIVE_TOKENS` of one of them
 
 
 def spawn_engine(config: EngineConfig) -> Any:
@@ -205,6 +214,8 @@ class EngineHandle:
         self._placer = placer
         self.alive = False
         self.version = ""
+        self._sent = ""  # the version that it was sent last
+        self._died_of: set[tuple[str, str]] = set()  # (cause, version) of deaths that may not happen again
         self._tell = tell
         self._supervisor = supervisor
         self._spawn, self._end = spawn, end
@@ -292,8 +303,23 @@ class EngineHandle:
         self.alive = False
         self._process.end(why)
         self._kill(self._process)
+        if (end := self._recurs(why)) is not None:
+            self._given_up = end
+            self._tell(end)
+            return
         self._tell(EngineDied(self, why))
         self._repair = asyncio.create_task(self._replace(why), name=f"replacement of {self.name}")
+
+    def _recurs(self, why: str) -> RunFailed | None:
+        """The end of the run where the engine has died of this with the same weights before, and would again."""
+        cause = "memory" if out_of_memory(why) else RECEIVE if RECEIVE in why and not device_error(why) else None
+        if cause is None or not self._sent:
+            return None
+        if (cause, self._sent) not in self._died_of:
+            self._died_of.add((cause, self._sent))
+            return None
+        end = MemoryRanOut if cause == "memory" else RunFailed
+        return end(f"{self.name}: {why}, for the second time with the weights {self._sent}")
 
     async def _replace(self, why: str) -> None:
         try:
@@ -337,6 +363,7 @@ class EngineHandle:
         return self._load(self._process, path, version, checksums)
 
     async def _load(self, process: EngineProcess | None, path: str, version: str, checksums: bool) -> dict[str, str]:
+        self._sent = version
         deadline_s = self._supervisor.patience.stall_s + Path(path).stat().st_size / LOAD_BYTES_PER_S
         sums: dict[str, str] = await self._up(process).core_call("load_weights", (path, version, checksums), deadline_s)
         if process is self._process:
@@ -351,6 +378,8 @@ class EngineHandle:
     async def _transfer(
         self, process: EngineProcess | None, method: str, arguments: tuple[Any, ...], deadline_s: float
     ) -> Answer:
+        if method == "begin_weights":
+            self._sent = arguments[0].version
         answer: Answer = await self._up(process).core_call(method, arguments, deadline_s)
         if process is self._process and method in ("begin_weights", "finish_weights"):
             self.version = arguments[0] if method == "finish_weights" else ""

@@ -20,7 +20,8 @@ import psutil
 
 from ..placement.guard import guard_pid
 from ..processes.actors import track
-from ..processes.faults import ActorFailed
+from ..processes.faults import ActorFailed, device_words
+from ..processes.host import output_file
 from ..processes.supervision import BORN_S, PULSE_S, LastHeard, silent_seconds
 
 WATCH_S = 0.2  # how often the actor looks whether the core is gone
@@ -61,7 +62,7 @@ class CoreWatch:
             yield
         except Exception as error:
             if self._engine.errored:
-                raise ActorFailed(self._name, "vLLM's core process died") from error
+                raise ActorFailed(self._name, f"vLLM's core process died{root_cause()}") from error
             raise
 
     async def _watch(self) -> None:
@@ -98,6 +99,20 @@ START_GROUP = "start"
 """Ray's concurrency group, a thread of its own, in which an actor answers while it starts."""
 
 USED_S = 0.05  # CPU seconds that show progress; a process that waits in vain uses less within any stall timeout
+
+
+LOG_BYTES = 2**18  # the end of a log, in which vLLM's core writes why it dies
+
+
+def root_cause() -> str:
+    """What the log of this process and of those that it started says of a device that failed, as `: WORDS`; "" if
+    nothing. vLLM's own errors only say that there is something in the log."""
+    if (log := output_file()) is None:
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_BYTES))
+        words = device_words(file.read().decode(errors="replace"))
+    return f": {words}" if words else ""
 
 
 class Children(NamedTuple):

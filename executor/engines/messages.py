@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...plans.facts.device_shares import ENGINE_SHARE
+from ...plans.facts.executable import ALIVE_TOKENS
 
-# A request reports at least every so many tokens: 20 s at 80 ms a step, far less than any stall timeout.
-ALIVE_TOKENS = 256
+RECEIVE = "receive weights"
+"""What an engine could not do, in its words, whose rank raised as weights arrived."""
 
 
 class SamplingRules(NamedTuple):
@@ -127,6 +128,7 @@ class EngineEvent:
 
     Of a request: `finished`, with its tokens, the engine's log-probs, and how many of the prompt's tokens it found in
     its cache; `released`, as `finished`, but it was stopped before its end so that another engine goes on with it;
+    `lost`, vLLM gave it up for a `reason` that is no end of a response, and what it decoded is of no use;
     `cutoff`, it has at least `cutoff_tokens` tokens and decodes on. Of no request: `alive`, tokens were
     decoded since the last poll; `pulse`, vLLM's processes answered since the last poll.
     """
@@ -140,11 +142,12 @@ class EngineEvent:
     version_end: str = ""
     decode_s: float = 0.0
     cached_tokens: int = 0
+    reason: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Tokens and log-probs travel as arrays: 8 bytes a token, where lists take 13 in Ray's store."""
         arrays = np.array(self.tokens, np.int32), np.array(self.logprobs, np.float32)
-        rest = self.truncated, self.version_start, self.version_end, self.decode_s, self.cached_tokens
+        rest = self.truncated, self.version_start, self.version_end, self.decode_s, self.cached_tokens, self.reason
         return _arrived, (self.name, self.request_id, *arrays, *rest)
 
 

@@ -7,11 +7,12 @@ import math
 from typing import Any
 
 from ...plans.facts.device_shares import KV_VALUE_BYTES
+from ...plans.facts.executable import ALIVE_TOKENS
 from ...plans.schema.job import pretrained
 from ...rounds.balancing.placement import BLOCK_TOKENS
 from ..drafts.draft_messages import PROMPT, PROMPT_TOKENS, REQUEST
 from ..processes.actors import visible_gpus
-from .messages import ALIVE_TOKENS, EngineConfig, Request
+from .messages import EngineConfig, Request
 
 CORES = "VLLM_CPU_OMP_THREADS_BIND"
 """vLLM's environment variable for the cores of an engine on a CPU: those of each rank, `|` between ranks."""

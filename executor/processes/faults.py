@@ -2,12 +2,14 @@
 
 | class | what happened | what is done |
 |---|---|---|
-| `ACTOR` | a process of the run died, hung, or lost a process it worked with | it is replaced (`supervision`) |
+| `ACTOR` | a process died, hung, lost its device or one it worked with | it is replaced (`supervision`) |
 | `INFRASTRUCTURE` | a full disk or object store, on which all processes depend | the call is tried again |
 | `FATAL` | anything else: plan, data or this program are at fault | the run ends with the reason |
 
-Errors of this package name their class themselves (`error_class`); those of Ray, torch and the system are classified
-here.
+Errors of this package name their class themselves (`error_class`); those of Ray, torch, vLLM and the system are
+classified here. After an error of CUDA every later call of the same process fails, so the process is of no use even if
+it answers. Memory that ran out may be a matter of fragments, which a new process does not have; where it runs out again
+in the same step, the run ends.
 """
 
 from __future__ import annotations
@@ -43,6 +45,10 @@ class ActorFailed(RunFailed):
         return f"{self.process}: {self.reason}"
 
 
+class MemoryRanOut(RunFailed):
+    """A process ran out of memory twice in the same step; the loop adds what the plan says of that memory."""
+
+
 class InfrastructureFailed(RunFailed):
     """Something that all processes depend on failed, such as a full disk; the run ends only if it stays so."""
 
@@ -62,7 +68,20 @@ _LOST_PEER = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Connection refused|Timed out waiting|Socket Timeout|"
     r"remote process exited|Dist(?:Backend|Network|Store)Error"
 )
-_COLLECTIVE_ERRORS = {"DistBackendError", "DistNetworkError", "DistStoreError"}
+# What CUDA (HIP) and its libraries say, as torch, Triton and vLLM's dying core pass it on, often as text alone.
+_DEVICE = re.compile(
+    r"(?:CUDA|HIP) (?:driver )?error|CU(?:BLAS|DNN|SOLVER|SPARSE|FFT)_STATUS_|cuDNN error|NCCL [Ee]rror|"
+    r"nccl(?:Internal|UnhandledCuda|System)Error|Triton Error \[|EngineDeadError|EngineCore encountered an issue"
+)
+_OUT_OF_MEMORY = re.compile(
+    r"(?:CUDA|HIP|XPU) out of memory|CUDA error: out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|"
+    r"Triton Error \[\w+\]: out of memory|DefaultCPUAllocator: (?:can't|not enough)|torch\.OutOfMemoryError"
+)
+_BY_NAME = {
+    "DistBackendError", "DistNetworkError", "DistStoreError", "AcceleratorError", "OutOfMemoryError", "EngineDeadError"
+}  # fmt: skip
+# The last error of a traceback that came as text.
+_RAISED = re.compile(r"^(?:\([^)]*\) )?(?:[\w.]+\.)?(\w+(?:Error|Exception))\b", re.MULTILINE)
 
 _ACTOR_ERRORS = (
     of_ray.RayActorError,
@@ -77,6 +96,7 @@ _ACTOR_ERRORS = (
 )
 _PASSING_ERRORS = (of_ray.ObjectStoreFullError, of_ray.OutOfDiskError)
 _OF_THE_PROGRAM = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
+_NAMES_OF_THE_PROGRAM = {"KeyError", "IndexError", *(each.__name__ for each in _OF_THE_PROGRAM)}
 
 
 def classify(error: BaseException) -> ErrorClass:
@@ -93,7 +113,7 @@ def classify(error: BaseException) -> ErrorClass:
         return _by_text(str(error))  # the constructor raised, and Ray keeps only the text
     if isinstance(error, _PASSING_ERRORS) or (isinstance(error, OSError) and error.errno in _PASSING_ERRNO):
         return ErrorClass.INFRASTRUCTURE
-    if isinstance(error, _ACTOR_ERRORS) or _COLLECTIVE_ERRORS & {base.__name__ for base in type(error).__mro__}:
+    if isinstance(error, (*_ACTOR_ERRORS, MemoryError)) or _BY_NAME & {base.__name__ for base in type(error).__mro__}:
         return ErrorClass.ACTOR
     return ErrorClass.FATAL if isinstance(error, _OF_THE_PROGRAM) else _by_text(str(error))
 
@@ -101,7 +121,28 @@ def classify(error: BaseException) -> ErrorClass:
 def _by_text(text: str) -> ErrorClass:
     if _PASSING.search(text):
         return ErrorClass.INFRASTRUCTURE
-    return ErrorClass.ACTOR if _LOST_PEER.search(text) else ErrorClass.FATAL
+    if _LOST_PEER.search(text):
+        return ErrorClass.ACTOR
+    raised = _RAISED.findall(text)
+    of_the_program = bool(raised) and raised[-1] in _NAMES_OF_THE_PROGRAM
+    return ErrorClass.ACTOR if device_error(text) and not of_the_program else ErrorClass.FATAL
+
+
+def out_of_memory(text: str) -> bool:
+    """Whether an error says that a process found no memory, of its device or host; not that a system killed it."""
+    return _OUT_OF_MEMORY.search(text) is not None
+
+
+def device_error(text: str) -> bool:
+    """Whether a text has the words of a device that failed, or had no memory left."""
+    return _DEVICE.search(text) is not None or out_of_memory(text)
+
+
+def device_words(log: str) -> str:
+    """The last words of a log on a device that failed or had no memory left; "" if there are none."""
+    found = [match for words in (_DEVICE, _OUT_OF_MEMORY) for match in words.finditer(log)]
+    told = [match.start() for match in found if not match[0].startswith("Engine")]  # that tells of it without a cause
+    return log[max(told) :].partition("\n")[0].strip()[:300] if told else ""
 
 
 def reason(error: BaseException) -> str:

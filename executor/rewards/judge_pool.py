@@ -341,7 +341,7 @@ class JudgePool:
                     if event.name == "finished" and event.request_id == copy.test:
                         copy.end_test()
                         copy.heard_s = time.monotonic()
-                    elif event.name == "finished" and (question := copy.questions.get(event.request_id)) is not None:
+                    elif event.name in ("finished", "lost") and (question := copy.questions.get(event.request_id)):
                         self._withdraw(question, abort=False)
                         self._judged(question, event, copy)
             case EngineDied():

@@ -13,6 +13,7 @@ messages. Invariants:
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -44,6 +45,8 @@ GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
 """Gives weights of that version to an engine. Raises ActorFailed if the engine is gone, or RunFailed."""
 
 
+LOSSES = 2  # of each sample of a prompt on the average, until further ones count as failures of the prompt
+
 Message = EngineNews | Scored | Failed | LeverDecision
 Inbox = asyncio.Queue[Message]
 
@@ -72,6 +75,7 @@ class LiveRound:
         self._sends, self._joins = UnawaitedCalls(), UnawaitedCalls()
         self._joined: dict[str, int] = {}  # the life in which an engine was given weights in the round
         self._restarts: list[str] = []
+        self._lost, self._lost_of = Counter[str](), Counter[str]()  # samples that vLLM gave up, by reason and by prompt
         self._ready = 0  # of the machine's ready draws, how many were told
         self._looked_s = 0.0
 
@@ -102,7 +106,7 @@ class LiveRound:
                 self._submit(self._round.ahead.fill(running, self._ledger.progress.finished))
         ended_s = self._ledger.now_s()
         rollout_s = self._ledger.last_decode_s or ended_s
-        return RolloutResult(rollout_s, max(ended_s - rollout_s, 0.0), self._ledger.samples, self._restarts)
+        return RolloutResult(rollout_s, max(ended_s - rollout_s, 0.0), self._ledger.samples, self._restarts, self._lost)
 
     async def _next_message(self) -> Message:
         silent_s = 0.0
@@ -157,15 +161,28 @@ class LiveRound:
     def _heard(self, news: EngineEvent) -> Event | None:
         key = self._ledger.key_of(news.request_id)
         if key is None:
-            if self._round.ahead is not None and news.name == "finished":
+            if self._round.ahead is not None and news.name in ("finished", "lost"):
                 self._round.ahead.heard(news.request_id)
             return None
         if news.name == "cutoff":
             return ReachedCutoff(key)
         if news.name == "released":
             return self._move(news, key)
+        if news.name == "lost":
+            return self._redraw(news.reason, key)
         self._ledger.finish(news, self._round.version)
         return Finished(key, len(self._ledger.samples[key].response_tokens), news.truncated)
+
+    def _redraw(self, reason: str, key: SampleKey) -> Event:
+        """A sample that vLLM gave up is drawn again; where that happens to a prompt again and again, it counts as a
+        failure, of which a prompt has so many at most."""
+        self._ledger.drop(key)
+        self._lost[reason] += 1
+        prompt = self._ledger.samples[key].prompt_id
+        self._lost_of[prompt] += 1
+        if self._lost_of[prompt] <= LOSSES * self._machine.group_size:
+            return Lost(key)
+        return Failed(key, f"vLLM ended {self._lost_of[prompt]} of its samples with {reason!r}")
 
     def _move(self, news: EngineEvent, key: SampleKey) -> Event | None:
         """A sample that an engine gave back goes on elsewhere, or waits for new engines; with neither, it is lost."""

@@ -43,12 +43,13 @@ class RolloutSample(TrainSample):
 @dataclass(slots=True)
 class RolloutResult:
     """A finished round: seconds to the last useful token, then to the last useful reward; every sample; one line for
-    each engine that was replaced."""
+    each engine that was replaced; by vLLM's reason, how many samples it gave up."""
 
     rollout_s: float
     reward_exposed_s: float
     samples: dict[SampleKey, RolloutSample]
     restarts: list[str]
+    lost: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def moved(self) -> int:

@@ -38,7 +38,7 @@ from .policy.local_tensors import cut_as, host_zeros, local
 State = dict[str, dict[str, torch.Tensor]]
 
 # A rank waits here for the slowest disk; the driver's own deadline ends a write that hangs.
-SLOWEST_DISK = timedelta(hours=3)
+SLOWEST_DISK = timedelta(days=7)
 
 
 class Staging:

@@ -8,7 +8,7 @@ reasons, with different ends:
   (drawing them again would condition on what they are), they just teach nothing. `MAX_SKIPPED_IN_A_ROW` such steps one
   after another are no accident, and the run stops.
 - engine and trainer differ by more than rounding explains: they hold other weights or distributions, and training on
-  would be off-policy in disguise. The run stops at once.
+  would be off-policy in disguise. The run stops at once, unless the job has it warn (`logprob_limits`).
 
 Either way the last checkpoint is of finite weights: a trainer writes no others.
 """
@@ -19,6 +19,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from ...plans.schema.job import Job
 from ...plans.yaml.errors import RunFailed
 
 # One bad batch should not end a run of days; three in a row are the weights' fault or the data's, each costs a round.
@@ -32,11 +33,13 @@ class LogprobLimits(NamedTuple):
         mean: limit of the mean absolute difference.
         p99: limit of its 99th percentile.
         bound: tokens beyond it are counted, and end nothing: in half precision a few always are.
+        stops: whether a step beyond a limit is refused, which ends the run; else it is taken, and told of.
     """
 
     mean: float
     p99: float
     bound: float
+    stops: bool = True
 
 
 # Rounding alone: in float32 some 1e-5, and 1e-3 on single tokens of steep models; in bfloat16 a mean of 0.01 to 0.05
@@ -47,6 +50,15 @@ LOGPROB_LIMITS = {
     "bfloat16": LogprobLimits(mean=0.1, p99=1.0, bound=1.0),
     "float16": LogprobLimits(mean=0.05, p99=0.5, bound=0.5),
 }
+
+
+def logprob_limits(job: Job) -> LogprobLimits:
+    """The limits of a job: those of its dtype, unless it sets its own."""
+    limits, own = LOGPROB_LIMITS[job.model.dtype], job.logprob_limits
+    if own is None:
+        return limits
+    p99 = own.p99 or limits.p99
+    return LogprobLimits(own.mean or limits.mean, p99, bound=p99, stops=own.action == "stop")
 
 
 class Refusal(NamedTuple):
@@ -75,15 +87,22 @@ def refusal(metrics: Mapping[str, float], limits: LogprobLimits | None) -> Refus
     not_finite = [f"{_FINITE[key]} is {value}" for key, value in seen.items() if not math.isfinite(value)]
     if not_finite:
         return Refusal("not finite", "; ".join(not_finite))
-    if limits is None:
-        return None
+    text = None if limits is None or not limits.stops else beyond(metrics, limits)
+    return None if text is None else Refusal("log-probs", text)
+
+
+def beyond(metrics: Mapping[str, float], limits: LogprobLimits) -> str | None:
+    """How far log-probs differ beyond their limits; None if they do not."""
     for key, where, limit in (
         ("logprob_mean_abs_diff", "in the mean", limits.mean),
         ("logprob_p99_abs_diff", "on 1 % of the tokens", limits.p99),
     ):
         if metrics[key] > limit:
-            text = f"log-probs of engine and trainer differ by {metrics[key]:.3g} {where} (limit {limit:g})"
-            return Refusal("log-probs", f"{text}; they do not hold the same model, or sample at another temperature")
+            return (
+                f"log-probs of engine and trainer differ by {metrics[key]:.3g} {where} (limit {limit:g}); they do not "
+                "hold the same model, or sample at another temperature; where rounding explains it, as in a mixture of "
+                "experts or at a low temperature, give the job other logprob_limits"
+            )
     return None
 
 

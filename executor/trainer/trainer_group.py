@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import ray
 
+from ...plans.schema.predicted import Predicted
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import MOMENTS, PARAMETERS
 from ..placement.actor_placer import ActorPlacement, ActorPlacer
@@ -146,13 +147,45 @@ def _environment(config: TrainerConfig, placed: ActorPlacement | None) -> dict[s
 STEP_DEADLINE_S = 3600.0
 NODE_PATIENCE_S = 600.0  # for a node in place of one that was lost
 WRITE_DEADLINE_S = 7200.0  # nobody waits for it but the next checkpoint
+DISK_BYTES_PER_S = 20e6  # slower than any disk that all ranks share
 # When a collective fails on one rank, the death of another may be told a moment later.
 OTHERS_S = 2.0
 Result = TypeVar("Result")
 
 
+PREDICTED_FACTOR = 5.0  # a call that takes so often what the plan predicts hangs, unless the deadlines above are longer
+
+
 class TrainerDied(ActorFailed):
-    """A rank is gone, and with it the state since the last checkpoint; ends the run only if it cannot recover."""
+    """A rank is gone, and with it the state since the last checkpoint; ends the run only if it cannot recover.
+
+    `late`: it did not die by itself, but was ended since it did not answer by a deadline."""
+
+    late = False
+
+
+class PredictedCalls(NamedTuple):
+    """Seconds that a plan predicts of calls to the ranks: an update, a rollout and the update after it, getting weights
+    to engines, staging a checkpoint; and bytes of a checkpoint. 0: nothing is predicted."""
+
+    update_s: float = 0.0
+    step_s: float = 0.0
+    sync_s: float = 0.0
+    stage_s: float = 0.0
+    checkpoint_bytes: float = 0.0
+
+    @staticmethod
+    def of(predicted: Predicted) -> PredictedCalls:
+        """Those of a plan's longest kind of round."""
+        rounds = [each for _, each in predicted.rounds.kinds]
+        saved = predicted.checkpoint
+        return PredictedCalls(
+            max(each.train_s.p95 for each in rounds),
+            max(each.step_s.p95 for each in rounds),
+            max(each.sync_s for each in rounds),
+            0.0 if saved is None else saved.stood_s,
+            0.0 if saved is None else saved.bytes,
+        )
 
 
 class TrainerGroup:
@@ -184,6 +217,8 @@ class TrainerGroup:
         """Parameters of the policy, those that are trained, and costs of a pair of tokens; known once started."""
         self.lives = 0
         """How often the ranks were started: what was agreed with them before is void."""
+        self.predicted = PredictedCalls()
+        """What the plan in force predicts; deadlines are never shorter than `PREDICTED_FACTOR` times that."""
 
     async def start(self) -> None:
         """Start the ranks; a start that a rank does not survive is tried again. Raises RunFailed."""
@@ -233,9 +268,10 @@ class TrainerGroup:
             silence.heard(time.monotonic())
             await asyncio.sleep(PULSE_S)
 
-    def _lose(self, why: str) -> TrainerDied:
+    def _lose(self, why: str, *, late: bool = False) -> TrainerDied:
         """End all ranks: a group without one of them cannot go on."""
         died = TrainerDied(self.name, why)
+        died.late = late
         if self._gone is not None and not self._gone.done():
             self._gone.set_exception(died)
         self._kill()
@@ -277,7 +313,7 @@ class TrainerGroup:
             await asyncio.wait(waits, timeout=OTHERS_S)
         errors = _errors(calls)
         if not errors and not gone.done():
-            raise self._lose(f"no answer to {method} within {deadline_s:.0f} s")
+            raise self._lose(f"no answer to {method} within {deadline_s:.0f} s", late=True)
         raise self._call_failure(method, errors, gone, all_answered=all(call.done() for call in calls))
 
     def _call_failure(
@@ -314,7 +350,9 @@ class TrainerGroup:
         and before any rank changes."""
         own = await self._shares(groups, update)
         begins()
-        metrics: dict[str, float] = await self._all("step", STEP_DEADLINE_S, update, streamed, own=own)
+        metrics: dict[str, float] = await self._all(
+            "step", self._within_s(self.predicted.update_s), update, streamed, own=own
+        )
         return metrics
 
     async def stream(
@@ -322,14 +360,26 @@ class TrainerGroup:
     ) -> float:
         """Add the gradients of groups of the coming step, on some replicas (None: all); returns seconds on rank 0."""
         own = await self._shares(groups, update, replicas)
-        seconds: float = await self._all("stream", STEP_DEADLINE_S, update, replicas, first, own=own)
+        # No update's seconds have those of what is streamed, which goes on beside the rollout.
+        deadline_s = self._within_s(self.predicted.step_s)
+        seconds: float = await self._all("stream", deadline_s, update, replicas, first, own=own)
         return seconds
 
     async def time_update(self, groups: Groups, update: UpdateSettings) -> float:
         """Seconds on rank 0 of the gradients of a step that is not taken; no state of the trainer changes."""
         own = await self._shares(groups, update)
-        seconds: float = await self._all("time_update", STEP_DEADLINE_S, update, own=own)
+        seconds: float = await self._all("time_update", self._within_s(self.predicted.update_s), update, own=own)
         return seconds
+
+    @staticmethod
+    def _within_s(predicted_s: float, least_s: float | None = None) -> float:
+        """The deadline of a call: `least_s`, a step's if None, or longer where the plan predicts a long one."""
+        return max(STEP_DEADLINE_S if least_s is None else least_s, PREDICTED_FACTOR * predicted_s)
+
+    @property
+    def queue_s(self) -> float:
+        """The deadline of a call that may have to wait until the ranks have taken a step."""
+        return self._within_s(self.predicted.step_s) + self._within_s(self.predicted.sync_s, CALL_DEADLINE_S)
 
     async def _shares(
         self, groups: Groups, update: UpdateSettings | None, replicas: Sequence[int] | None = None
@@ -354,7 +404,9 @@ class TrainerGroup:
     async def export(self, path: Path, version: str | None = None, checksums: bool = True) -> dict[str, str]:
         """Write the weights as safetensors, with `version` in the file; returns the checksum of each tensor, if asked
         for."""
-        sums: dict[str, str] = await self._all("export_weights", CALL_DEADLINE_S, str(path), version, checksums)
+        sums: dict[str, str] = await self._all(
+            "export_weights", self._within_s(self.predicted.sync_s, CALL_DEADLINE_S), str(path), version, checksums
+        )
         return sums
 
     async def place(self, on_device: Mapping[str, float]) -> int:
@@ -364,7 +416,8 @@ class TrainerGroup:
         moved; on a CPU nothing moves.
         """
         here = [part for part, size in on_device.items() if size]
-        moved: int = await self._all("place", CALL_DEADLINE_S, PARAMETERS in here, MOMENTS in here)
+        deadline_s = self._within_s(self.predicted.sync_s, CALL_DEADLINE_S)
+        moved: int = await self._all("place", deadline_s, PARAMETERS in here, MOMENTS in here)
         return moved
 
     async def peak_bytes(self) -> int:
@@ -377,12 +430,13 @@ class TrainerGroup:
 
         May not be called while `write` runs.
         """
-        staged: int = await self._all("stage", CALL_DEADLINE_S)
+        staged: int = await self._all("stage", self._within_s(self.predicted.stage_s, CALL_DEADLINE_S))
         return staged
 
     async def write(self, folder: Path) -> None:
         """Write what was staged; `step` and `export` may be called meanwhile. Raises TrainerDied as they do."""
-        await self._all("write_staged", WRITE_DEADLINE_S, str(folder), thread=WRITER_GROUP)
+        deadline_s = max(WRITE_DEADLINE_S, self.predicted.checkpoint_bytes / DISK_BYTES_PER_S)
+        await self._all("write_staged", deadline_s, str(folder), thread=WRITER_GROUP)
 
     async def damage(self, folder: Path) -> str | None:
         """The first fault of the files of a checkpoint's folder, as text; None if they are as they were written. Each
@@ -394,7 +448,8 @@ class TrainerGroup:
 
     async def load(self, folder: Path) -> None:
         """Read model and optimizer state."""
-        await self._all("load", STEP_DEADLINE_S, str(folder))
+        deadline_s = max(STEP_DEADLINE_S, self.predicted.checkpoint_bytes / DISK_BYTES_PER_S)
+        await self._all("load", deadline_s, str(folder))
 
     async def pids(self) -> list[int]:
         """Process ids of the ranks; they answer even while they train."""

@@ -211,7 +211,8 @@ class Trainer:
 
         The file appears whole or not at all, and says that it holds `version` (None: the number of updates), which who
         reads it compares with what it was told. Tied weights are written once. Returns checksum by tensor name, if
-        asked for, on rank 0, which alone writes; {} on the others, whose call returns when the file is there.
+        asked for, on rank 0, which alone writes; {} on the others, which do not wait: writing takes longer than a
+        collective may (rank_mesh.COLLECTIVE_DEADLINE).
         """
         target, dtype = Path(path), getattr(torch, self._config.dtype)
         tensors: dict[str, torch.Tensor] = {}
@@ -225,8 +226,6 @@ class Trainer:
             partial = target.with_name(f".{target.name}.partial")
             save_file(tensors, partial, metadata={"format": "pt", VERSION_KEY: version or str(self.version)})
             partial.replace(target)
-        if self._world_size > 1:
-            dist.barrier()
         return {name: tensor_checksum(tensor) for name, tensor in tensors.items() if checksums}
 
     def transfer(self, method: str, *arguments: Any) -> Any:

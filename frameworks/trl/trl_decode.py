@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,9 +28,9 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from ...plans.yaml.errors import InputError
+from ...plans.yaml.errors import InputError, RunFailed
 from ...rounds.machines.events import Issue, SampleKey
-from ...rounds.machines.round import Round
+from ...rounds.machines.round import MAX_FAILURES_PER_PROMPT, Round
 from ...rounds.seeds import SeedLedger
 from ..drive_round import DecodedSample, drive_round
 
@@ -45,7 +46,7 @@ _STEPS_ALONE = 8
 @dataclass(slots=True, eq=False)
 class PlannedSample:
     """A sample that is decoded. `prompt`, `response`: token ids; `logprobs`: of the response's tokens, if the engine
-    tells them; `truncated`: whether the limit of its last request ended it."""
+    tells them; `truncated`: whether the limit of its last request ended it; `reason`: vLLM's, if it decoded."""
 
     key: SampleKey
     prompt: list[int]
@@ -53,6 +54,12 @@ class PlannedSample:
     response: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     truncated: bool = False
+    reason: str = "stop"
+
+    @property
+    def lost(self) -> bool:
+        """Whether vLLM gave it up, so that it is no response."""
+        return self.reason not in ("stop", "length")
 
     def draw(self, size: int) -> int:
         """A random number of so many bytes for the next token: of the sample's seed and the token's place."""
@@ -117,6 +124,9 @@ async def _run_round(
         engine.add(sample, max_tokens)
         try:
             sample = await end
+            if sample.lost:
+                seeds.lose(issue.key)  # what takes its place becomes what it would have been
+                raise RuntimeError(f"vLLM ended it with {sample.reason!r}")
         except asyncio.CancelledError:
             engine.abort(issue.key)
             raise
@@ -156,9 +166,16 @@ def decode_all(engine: SteppedEngine, samples: list[PlannedSample], limit: int) 
     """Decode the samples to their ends, as plain generation does."""
     for sample in samples:
         engine.add(sample, limit)
-    ended = {}
+    ended, tries = {}, Counter[SampleKey]()
     while engine.busy:
-        ended.update({sample.key: sample for sample in engine.step()})
+        for sample in engine.step():
+            ended[sample.key] = sample
+            tries[sample.key] += 1
+            if sample.lost and tries[sample.key] > MAX_FAILURES_PER_PROMPT:
+                raise RunFailed(f"vLLM ended a sample {tries[sample.key]} times with {sample.reason!r}")
+            if sample.lost:
+                sample.response, sample.logprobs = [], []
+                engine.add(sample, limit)
     for sample in samples:
         end = ended[sample.key]
         sample.response, sample.logprobs, sample.truncated = end.response, end.logprobs, end.truncated
@@ -370,6 +387,11 @@ class VllmEngine:
     """
 
     def __init__(self, llm: Any, rule: SamplingRule, options: dict[str, Any]) -> None:
+        if options.get("repetition_detection") is not None:
+            raise InputError(
+                "generation_kwargs.repetition_detection ends responses that the policy did not end, and a round would "
+                "draw them again for what they are; leave it out"
+            )
         self._engine, self._rule, self._options = llm.llm_engine, rule, options
         self._open: dict[str, PlannedSample] = {}
         self._ids: dict[SampleKey, str] = {}
@@ -421,6 +443,6 @@ class VllmEngine:
             sample.logprobs += [
                 place[token].logprob for token, place in zip(done.token_ids, done.logprobs, strict=True)
             ]
-            sample.truncated = done.finish_reason == "length"
+            sample.truncated, sample.reason = done.finish_reason == "length", done.finish_reason
             ended.append(sample)
         return ended

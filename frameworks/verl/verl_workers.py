@@ -102,7 +102,7 @@ class CutoffClient(LLMServerClient):  # type: ignore[misc]
             part = await self._request(limits, request_id, prompt_ids + before, asked, kwargs)
             whole = part if whole is None else _joined(whole, part)
             limits.tokens = len(whole.token_ids)
-            # verl's servers do not say why a response ended.
+            # verl's servers do not say by which of stop and length a response ended.
             limits.truncated = limits.tokens >= end and whole.token_ids[-1] not in limits.ends
             if not limits.truncated:
                 break
@@ -132,6 +132,8 @@ class CutoffClient(LLMServerClient):  # type: ignore[misc]
             raise EngineGone(f"server {limits.server} died") from error
         if output.stop_reason == "aborted":
             raise EngineGone(f"server {limits.server} aborted the request")
+        if output.stop_reason not in (None, "completed"):  # vLLM's finish reason, which is neither stop nor length
+            raise RuntimeError(f"server {limits.server} ended the response with {output.stop_reason!r}")
         return output
 
     async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:

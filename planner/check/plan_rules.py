@@ -10,6 +10,7 @@ from ...plans.check.prediction_rules import (
     gap_faults,
     length_faults,
     price_faults,
+    slow_decode_steps,
     thin_trace,
 )
 from ...plans.check.site_breaches import plan_breaches, unknown_pools
@@ -51,7 +52,7 @@ def plan_faults(plan: Plan, path: str, options: CheckOptions) -> tuple[list[Faul
         *other_version(plan),
         *predictions_edited(plan),
     ]
-    faults += [*bias_over_budget(plan), *gap_faults(plan), *thin_trace(plan)]
+    faults += [*bias_over_budget(plan), *gap_faults(plan), *thin_trace(plan), *slow_decode_steps(plan)]
     faults += solved_at_unlikely(plan, options.now)
     faults += bars(plan)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..phrases.numbers import count
+from ..facts.executable import ALIVE_TOKENS, PROGRESS_S
+from ..phrases.numbers import count, seconds
 from ..schema.cluster import Cluster, Pool
 from ..schema.groups_plan import GroupMember, GroupsPlan, PlannedGroup, Span
 from ..schema.job import Job
@@ -34,6 +35,20 @@ def thin_trace(plan: Plan) -> Iterator[Fault]:
     for message in predicted.length_basis.thin_reasons(predicted.speedup):
         remedy = "measure more responses under the job's cap, of more prompts, and solve again"
         yield Fault("thin-trace", ("predicted", "length_basis"), message, remedy)
+
+
+def slow_decode_steps(plan: Plan) -> Iterator[Fault]:
+    """Faults of decode steps so long that an engine tells no tokens for longer than `rlplan execute` waits for them."""
+    for kind, mean in plan.predicted.rounds.kinds:
+        limit = plan.predicted.limit and getattr(plan.predicted.limit, kind)
+        step_s = mean.rollout_s.mean / limit.decode_steps if limit and limit.decode_steps else 0.0
+        if (silent_s := ALIVE_TOKENS * step_s) > PROGRESS_S:
+            message = (
+                f"is {seconds(step_s)} for each of {limit.decode_steps:,.0f} decode steps; an engine tells tokens once "
+                f"in {ALIVE_TOKENS} steps, and one that tells none for {seconds(PROGRESS_S)} is replaced"
+            )
+            remedy = f"execute with --stall-timeout {math.ceil(2 * silent_s)}, or decode fewer sequences at once"
+            yield Fault("decodes-too-slowly", ("predicted", "rounds", kind, "rollout_s"), message, remedy)
 
 
 LEAST_MOVE = 0.99

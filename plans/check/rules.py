@@ -125,6 +125,7 @@ nodes-do-not-add-up      a number of nodes that engines and trainers do not need
 bias-over-budget         a predicted length ratio outside the plan's own bias budget
 gap-contradicts-bound    a gap that contradicts value and bound
 lengths-beyond-cap       a predicted length beyond the job's longest response
+decodes-too-slowly       a decode step so long that execute takes an engine for one that hangs
 thin-trace               a length trace with too few responses, or without the lengths that decide the plan
 """,
     "groups": """
@@ -167,7 +168,7 @@ policy-job-files         a job whose data or model is missing, where the policy 
 }
 
 _WARNINGS = {"model-guessed", "thin-trace", "profile-scaled", "slow-update", "slow-decode", "impossible-order",
-             "forgetful-moments"}  # fmt: skip
+             "forgetful-moments", "decodes-too-slowly"}  # fmt: skip
 
 RULES: dict[str, Rule] = {
     name: Rule(name, family, finds.strip())

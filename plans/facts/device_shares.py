@@ -3,10 +3,13 @@ executor."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from ..phrases.numbers import bytes_text
 
 if TYPE_CHECKING:
     from ..schema.job import Job
+    from ..schema.predicted import Predicted
 
 ENGINE_SHARE = 0.9
 """Of a GPU's memory an awake engine takes this share (vLLM's gpu_memory_utilization, whose default it is)."""
@@ -45,3 +48,27 @@ def engine_fault(job: Job, kind: str) -> str | None:
         if getattr(job.engine, key) is not None:
             return f"engine.{key}: engines on CPUs have none; remove it, or name a pool of GPUs"
     return None
+
+
+LESS_MEMORY = {
+    "train": "lower search.micro_batch_tokens, or let search.tp have a larger tp, and solve again",
+    "kv": "lower engine.gpu_memory_utilization or engine.max_num_batched_tokens, or let search.tp have a larger tp, "
+    "and solve again",
+}
+"""What takes less memory of a trainer's accelerator, and of an engine's beside its weights and KV cache."""
+
+
+def memory_said(predicted: Predicted, place: Literal["kv", "train"]) -> str:
+    """What a plan says of the memory of a trainer's accelerator or of an engine's KV cache, where it is fullest; "" if
+    it says nothing."""
+    bars = [(kind, bar) for where, kind, bar in predicted.memory_bars if where == place]
+    if not bars:
+        return ""
+    kind, bar = min(bars, key=lambda item: item[1].headroom)
+    whose = "trainers" if place == "train" else "the KV cache of engines"
+    largest = sorted(bar.holds_bytes.items(), key=lambda item: -item[1])[:3]
+    held = ", ".join(f"{name.replace('_', ' ')} {bytes_text(size)}" for name, size in largest)
+    return (
+        f"by the plan {whose} need {bytes_text(bar.needed_bytes)} of {bytes_text(bar.capacity_bytes)} in {kind} rounds"
+        + (f" ({held})" if held else "")
+    )

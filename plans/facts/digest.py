@@ -108,6 +108,7 @@ UNREAD: Mapping[Kind, tuple[str, ...]] = {
         "algorithm.kl.applied_to",
         "algorithm.seed",
         "evaluate",
+        "logprob_limits",
     ),
     "profile": ("note", "outliers", "reward_audit", "volatile"),
 }

@@ -34,6 +34,11 @@ that the executor has (recompute, offload, micro_batch_tokens) may differ."""
 OTHERS_ONLY = "other frameworks only"
 """What is said of a plan that the executor cannot run, before the reasons."""
 
+ALIVE_TOKENS = 256
+"""A request of an engine tells at least every so many tokens: 20 s at 80 ms a step."""
+PROGRESS_S = 120.0
+"""Seconds in which an engine that has samples must tell tokens of one of them, unless `--stall-timeout` is longer."""
+
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 """`model_type` (config.json) of the models that the executor's trainers train."""
 

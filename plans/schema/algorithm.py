@@ -55,6 +55,23 @@ OWN = {
 """The settings of each algorithm, by its name."""
 
 
+class LogprobLimitSpec(Strict):
+    """How far the log-probabilities of engine and trainer may differ, in nats, over the response tokens of a step.
+
+    Rounding alone explains more than the defaults in a mixture of experts, whose routers choose other experts for a
+    token, and at low temperatures, by which differences are divided."""
+
+    mean: Annotated[Positive | None, Field(exclude_if=is_none)] = None
+    """Limit of the mean absolute difference; null: 0.002 in float32, 0.1 in bfloat16, 0.05 in float16."""
+
+    p99: Annotated[Positive | None, Field(exclude_if=is_none)] = None
+    """Limit of its 99th percentile; null: 0.01 in float32, 1 in bfloat16, 0.5 in float16."""
+
+    action: Literal["stop", "warn"] = "stop"
+    """What a step beyond a limit does: `stop`, it ends the run before a weight changes; `warn`, it is trained, and the
+    trace and the terminal say so."""
+
+
 def _no_default(schema: dict[str, Any]) -> None:
     """Remove the default from a JSON Schema: each algorithm has its own, as the description says."""
     schema.pop("default", None)

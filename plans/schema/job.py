@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ..yaml.errors import InputError, joined
 from ..yaml.yaml_doc import Loc
-from .algorithm import Algorithm
+from .algorithm import Algorithm, LogprobLimitSpec
 from .base import (
     Choices,
     Name,
@@ -188,6 +188,9 @@ class Job(Strict):
 
     algorithm: Algorithm
     """The policy-gradient update."""
+
+    logprob_limits: Annotated[LogprobLimitSpec | None, Field(exclude_if=is_none)] = None
+    """How far engine and trainer may differ; null: as far as rounding of `model.dtype` explains."""
 
     search: SearchSpec
     """Values that `profile` measures and `solve` considers."""

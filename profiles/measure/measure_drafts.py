@@ -165,7 +165,7 @@ class _DraftingEngine:
             if not isinstance(news, EngineEvents):
                 raise RunFailed(f"{engine.name} died while it was profiled")
             for event in news.events:
-                if event.name == "finished":
+                if event.name in ("finished", "lost"):
                     written.setdefault(names.pop(event.request_id), []).append((list(event.tokens), None))
         for prompt, responses in sorted(written.items()):
             self._store.record(prompt, epoch, self._rounds, responses)

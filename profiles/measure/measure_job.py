@@ -32,6 +32,7 @@ from ...executor.records.warm_start import starting_weights
 from ...executor.rollout.prompts import load_prompts, load_tokenizer, response_text, stops_must_be_written
 from ...executor.rollout.reward_sum import RewardSum
 from ...executor.rollout.round_runner import RoundRunner
+from ...executor.trainer.step_checks import logprob_limits
 from ...plans.facts.model_shape import named_model
 from ...plans.facts.public_models import Architecture
 from ...plans.files.prompt_rows import held_out_ids
@@ -300,7 +301,7 @@ async def _measure(
             reward = await measure_reward(site.rewards, prompts, tokenizer, sampled, job, profiled_workers(job, pool))
             budget.begin(1)
             steps = step_groups(sampled.groups, job.rollout.prompts_per_step)
-            bench = Bench(site, steps, job.model.dtype, on_gpu, budget)
+            bench = Bench(site, steps, logprob_limits(job), on_gpu, budget)
             train = await measure_updates(bench, _train(sampled.updates, updates[0]))
             trained = site.trainers[FIRST].trained_parameters
         finally:

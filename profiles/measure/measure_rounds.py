@@ -19,6 +19,7 @@ from pathlib import Path
 from ...executor.configuration import update_settings
 from ...executor.rollout.round_runner import RoundOptions, RoundRunner
 from ...executor.rollout.round_samples import RolloutSample, train_groups
+from ...executor.trainer.step_checks import logprob_limits
 from ...executor.trainer.train_samples import Groups, TrainSample
 from ...plans.schema.job import Job
 from ...plans.schema.levers import EngineLayout
@@ -271,7 +272,7 @@ class RoundSampler:
         self.weights.retire()
         await self._site.turns.to_training(self._log(layout))
         settings = update_settings(self._site.updates[FIRST])._replace(micro_batch_tokens=budget)
-        seconds = await timed_update(self._site.trainers[FIRST], groups, settings, self._job.model.dtype)
+        seconds = await timed_update(self._site.trainers[FIRST], groups, settings, logprob_limits(self._job))
         if into is not None:
             into[budget].append(TrainPoint(sum(lengths), sum(t * t for t in lengths), seconds))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...executor.configuration import update_settings
 from ...executor.memory.device_holds import trainer_name
 from ...executor.memory.free_memory import free_host_bytes
-from ...executor.trainer.step_checks import LOGPROB_LIMITS, refusal
+from ...executor.trainer.step_checks import LogprobLimits, refusal
 from ...executor.trainer.train_samples import Groups, TrainSample
 from ...executor.trainer.trainer_config import UpdateSettings
 from ...executor.trainer.trainer_group import TrainerGroup
@@ -47,14 +47,14 @@ class Bench:
     Attributes:
         site: has the trainers, of which only the first is started; their learning rate is 0.
         steps: groups of one step each; every layout trains the same.
-        dtype: the job's.
+        limits: of log-probs, the job's.
         on_gpu: whether states of trainers leave the devices.
         budget: of time; the first trainer is measured in any case.
     """
 
     site: Site
     steps: Sequence[Groups]
-    dtype: str
+    limits: LogprobLimits
     on_gpu: bool
     budget: TimeBudget
 
@@ -71,12 +71,12 @@ class _Measured:
     moves_s: float | None
 
 
-async def timed_update(trainer: TrainerGroup, groups: Groups, settings: UpdateSettings, dtype: str) -> float:
+async def timed_update(trainer: TrainerGroup, groups: Groups, settings: UpdateSettings, limits: LogprobLimits) -> float:
     """Seconds of one update. Raises RunFailed if the trainer refuses it: its seconds say nothing then."""
     began = time.perf_counter()
     metrics = await trainer.step(groups, settings)
     seconds = time.perf_counter() - began
-    if refused := refusal(metrics, LOGPROB_LIMITS[dtype]):
+    if refused := refusal(metrics, limits):
         raise RunFailed(f"an update was refused, so its seconds say nothing: {refused.text}")
     return seconds
 
@@ -236,7 +236,7 @@ async def moves_s(site: Site, log: TurnSeconds) -> float:
 
 
 async def _timed(bench: Bench, trainer: TrainerGroup, step: Groups, settings: UpdateSettings) -> float:
-    return await timed_update(trainer, step, settings, bench.dtype)
+    return await timed_update(trainer, step, settings, bench.limits)
 
 
 def _ratios(seconds: Sequence[float], base: Sequence[float]) -> list[float]:

@@ -12,7 +12,7 @@ from rlplan.executor.records.checkpoints import checkpoints
 from rlplan.executor.rollout.round_samples import Progress, RolloutResult, RolloutSample
 from rlplan.executor.run import TrainingRun
 from rlplan.executor.trainer.manifest import write_manifest
-from rlplan.executor.trainer.trainer_group import TrainerDied
+from rlplan.executor.trainer.trainer_group import PredictedCalls, TrainerDied
 from rlplan.executor.weight_sync import WeightSync
 from rlplan.executor.weights.transfer import tensor_checksum
 from rlplan.plans.schema.job import Job
@@ -82,6 +82,7 @@ class NumberTrainer:
 
     name, trained_parameters, config, lives = "trainer toy", 10, SimpleNamespace(tp=1, sp=1), 1
     step_s, restarts, dies_in_update, fate, writes = 5.0, 0, False, None, 0
+    predicted, dies_of = PredictedCalls(), "it was killed"
 
     def __init__(self):
         self.weights, self.staged, self.metrics, self.trained = 1.0, 0.0, dict(FINE), []
@@ -92,7 +93,9 @@ class NumberTrainer:
         begins()
         await asyncio.sleep(self.step_s)
         if self.dies_in_update:
-            raise TrainerDied(self.name, "it was killed")
+            died = TrainerDied(self.name, self.dies_of)
+            died.late = self.dies_of.startswith("no answer")
+            raise died
         self.trained.append([(group[0].prompt_id, len(group)) for group in groups])
         if not self.metrics["skipped"]:
             for sample in (sample for group in groups for sample in group):

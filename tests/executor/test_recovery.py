@@ -13,10 +13,12 @@ from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.schema.planned_job import PlannedJob
+from rlplan.plans.schema.predicted import MemoryBar, Predicted, PredictedRounds
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.rounds.machines.events import Finished, Issue, Score, Scored
 from rlplan.rounds.round_spec import QueueRule, RoundSpec
 
+from ..documents import expected_round
 from .run_stage import NumberRounds, NumberTrainer, in_a_run, names, new_run
 from .virtual_loop import played
 
@@ -210,6 +212,42 @@ def test_a_trainer_that_dies_takes_the_run_back_to_its_checkpoint(tmp_path, dies
         assert names(tmp_path) == ["step-000000", "step-000001"] and run.checkpoint_fault is None
 
     in_a_run(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("dies_of", "words"),
+    [
+        ("step: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+         r"step 2: trainer toy: step: .*2\.00 GiB, for the second time; by the plan trainers need 66\.6 GB of 73\.6 GB "
+         r"in short rounds \(activations 40 GB, weights 26\.6 GB\); lower search\.micro_batch_tokens, or "),
+        ("no answer to step within 6000 s",
+         "step 2: .*within 6000 s, for the second time; the plan predicts an update of up to 1,200 s, and 5 times"),
+        ("it was killed", None),
+    ],
+)  # fmt: skip
+def test_a_step_dies_twice_by_memory_or_deadline_at_most(tmp_path, dies_of, words):
+    short = expected_round(1.0, train_s=1200.0)
+    holds = {"weights": 26.6e9, "activations": 40e9}
+    short["memory"]["train"] = {"needed_bytes": 66.6e9, "capacity_bytes": 73.6e9, "holds_bytes": holds}
+    rounds = PredictedRounds.model_validate({"short": short, "long": None})
+    host = MemoryBar(needed_bytes=1.0, capacity_bytes=2.0)
+    predicted = Predicted.model_construct(rounds=rounds, checkpoint=None, host_memory=host)
+
+    async def body(run, trainer):
+        assert trainer.predicted.update_s == 1200.0
+        trainer.dies_of = dies_of
+        for times in (1, 2):
+            run.trainer.dies_in_update = True
+            if times == 2 and words is not None:
+                with pytest.raises(RunFailed, match=words):
+                    await step(run)
+                assert trainer.restarts == 1
+                return
+            assert await step(run) is None and run.step_number == 0, "back at its checkpoint"
+            if words is not None:
+                assert await step(run) is not None
+
+    in_a_run(tmp_path, body, predicted=predicted)
 
 
 def test_a_recovery_loads_the_checkpoint_whose_write_ends_meanwhile(tmp_path):

@@ -18,6 +18,7 @@ from rlplan.plans.yaml.yaml_io import loads
 from rlplan.traces.report_state import incidents
 from rlplan.traces.run_log import read_run
 
+from . import run_stage
 from .run_stage import JOB as JOB
 from .run_stage import PLAN as PLAN
 from .run_stage import PROMPTS as PROMPTS
@@ -149,6 +150,32 @@ def test_too_many_skipped_steps_in_a_row_end_the_run(tmp_path):
     events = in_a_run(tmp_path, resumed, resume=True, steps=0)
     assert [event["t_s"] for event in events if event["event"] == "resume"] == [28.5], "three steps of 9.5 s before it"
     assert [event["step"] for event in events if event["event"] == "skipped"] == [2, 3, 4]
+
+
+LIMITS = "logprob_limits: {mean: 0.04, p99: 0.6, action: ACTION}\nsearch:"
+
+
+@pytest.mark.parametrize("action", ["stop", "warn"])
+def test_a_jobs_logprob_limits_stop_or_warn(tmp_path, monkeypatch, action):
+    monkeypatch.setattr(run_stage, "JOB", run_stage.JOB.replace("search:", LIMITS.replace("ACTION", action)))
+
+    async def body(run, trainer):
+        trainer.metrics.update(logprob_mean_abs_diff=0.035, logprob_p99_abs_diff=0.5)
+        assert await step(run) is not None, "beyond the limits of float32, and not of the job"
+        trainer.metrics.update(logprob_p99_abs_diff=0.7, skipped=float(action == "stop"))
+        if action == "stop":
+            with pytest.raises(RunFailed, match=r"step 3: .*0\.7 on 1 % of the tokens \(limit 0\.6\).*logprob_limits"):
+                await step(run)
+            return
+        trained = len(trainer.trained)
+        assert await step(run) is not None and await step(run) is not None and len(trainer.trained) == trained + 2
+        assert len([note for note in run.checkpoints.notes if "the run goes on" in note]) == 1
+
+    events = in_a_run(tmp_path, body)
+    log = read_run(tmp_path / "trace.jsonl")
+    told = [event["step"] for event in events if event["event"] == "logprobs"]
+    assert told == ([3, 4] if action == "warn" else [])
+    assert [row["step"] for row in incidents(log.events, log.steps) if row["kind"] == "log-probs"] == told
 
 
 def test_an_engine_of_another_model_ends_the_run_before_a_weight_moved(tmp_path):

@@ -6,9 +6,20 @@ import pickle
 
 import pytest
 import ray
+import torch
 
 from rlplan.executor.processes.actors import UnawaitedCalls, within
-from rlplan.executor.processes.faults import ActorFailed, ErrorClass, InfrastructureFailed, classify, failure, reason
+from rlplan.executor.processes.faults import (
+    ActorFailed,
+    ErrorClass,
+    InfrastructureFailed,
+    classify,
+    device_error,
+    device_words,
+    failure,
+    out_of_memory,
+    reason,
+)
 from rlplan.executor.processes.supervision import (
     PAUSE_S,
     STARTS_IN_A_ROW,
@@ -28,6 +39,11 @@ from .virtual_loop import now_s, played
 GLOO = (
     "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:9122: Connection closed by peer"
 )
+
+
+ECC = "CUDA error: uncorrectable ECC error encountered"
+CUDA_FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.1 GiB"
+EngineDeadError = type("EngineDeadError", (Exception,), {})  # vLLM's
 
 
 def in_task(cause):
@@ -50,12 +66,34 @@ def in_constructor(text):
         (in_constructor(GLOO), ErrorClass.ACTOR),
         (TimeoutError(), ErrorClass.ACTOR),
         (ConnectionResetError(), ErrorClass.ACTOR),
+        (in_task(torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")), ErrorClass.ACTOR),
+        (
+            in_task(RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`")),
+            ErrorClass.ACTOR,
+        ),
+        (in_task(RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")), ErrorClass.ACTOR),
+        (in_task(RuntimeError("NCCL error in: NCCLUtils.cpp:94, unhandled cuda error")), ErrorClass.ACTOR),
+        (in_task(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")), ErrorClass.ACTOR),
+        (in_task(torch.OutOfMemoryError(CUDA_FULL)), ErrorClass.ACTOR),
+        (in_task(MemoryError()), ErrorClass.ACTOR),
+        (
+            in_task(Exception(f"Call to collective_rpc method failed: Worker failed with error '{ECC}'")),
+            ErrorClass.ACTOR,
+        ),
+        (in_task(EngineDeadError("EngineCore encountered an issue. See stack trace (above)")), ErrorClass.ACTOR),
+        (
+            in_constructor(f"torch.AcceleratorError: {ECC}\nCUDA kernel errors might be reported later"),
+            ErrorClass.ACTOR,
+        ),
+        (in_constructor(f"KeyError: 'x'\nDuring handling of it:\nRuntimeError: {ECC}"), ErrorClass.ACTOR),
         (OSError(errno.ENOSPC, "No space left on device"), ErrorClass.INFRASTRUCTURE),
         (in_task(RuntimeError("I/O error: No space left on device (os error 28)")), ErrorClass.INFRASTRUCTURE),
         (ray.exceptions.ObjectStoreFullError("full"), ErrorClass.INFRASTRUCTURE),
         (InfrastructureFailed("disk"), ErrorClass.INFRASTRUCTURE),
         (in_task(ValueError("a group of 3, not 4")), ErrorClass.FATAL),
         (in_task(ValueError("the response says: Connection closed by peer")), ErrorClass.FATAL),
+        (in_task(AssertionError("a CUDA error: of no rank")), ErrorClass.FATAL),
+        (in_constructor(f"  # {ECC}\nAssertionError: no CUDA error: may pass here"), ErrorClass.FATAL),
         (in_constructor("ValueError: unknown algorithm 'x'"), ErrorClass.FATAL),
         (FileNotFoundError(errno.ENOENT, "model"), ErrorClass.FATAL),
         (RunFailed("off-policy"), ErrorClass.FATAL),
@@ -65,6 +103,14 @@ def in_constructor(text):
 def test_an_error_has_one_class_wherever_it_comes_from(error, fault):
     assert classify(error) is fault
     assert classify(failure(error, "whom")) is fault
+
+
+def test_texts_tell_memory_that_ran_out_from_other_device_errors():
+    for text in (CUDA_FULL, "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"):
+        assert out_of_memory(text) and device_error(text)
+    assert device_error(ECC) and not out_of_memory(ECC)
+    log = f"ERROR [core.py:9] torch.AcceleratorError: {ECC}\nERROR [core.py:9] EngineCore encountered an issue.\nbye\n"
+    assert device_words(log) == ECC and device_words("EngineCore encountered an issue.") == ""
 
 
 def test_an_errors_reason_is_one_line_and_names_its_process():

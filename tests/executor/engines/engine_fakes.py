@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from rlplan.executor.engines.engine_handle import EngineHandle
 from rlplan.executor.engines.engine_watch import Children
 from rlplan.executor.engines.fleet import Fleet, FleetConfig
-from rlplan.executor.engines.messages import EngineEvent, EngineFacts
+from rlplan.executor.engines.messages import RECEIVE, EngineEvent, EngineFacts
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.processes.supervision import Patience, Supervisor
 from rlplan.executor.rewards.pool import RewardResult
@@ -54,7 +54,8 @@ class FakeActor:
 
     token_s, submit_s, capacity, fails_at = 0.01, 0.0, 10_000, ""
     dies_in_start = stuck_in_start = core_dead = grew = False
-    slow_seeds, at_once = "", None
+    slow_seeds, at_once, refuses = "", None, ""
+    gives_up = lambda self, request: ""  # noqa: E731 - vLLM's reason for which it gives a request up; none
 
     def __init__(self, name, log):
         self.name, self.log = name, log
@@ -94,6 +95,8 @@ class FakeActor:
             await self.gate.wait()
         if self.core_dead:
             raise ActorFailed(self.name, "vLLM's core process died")
+        if self.refuses:
+            raise ActorFailed(self.name, f"vLLM could not {RECEIVE}: {self.refuses}")
         assert not self.running, "weights while requests decode"
         self.log.append((self.name, "load", version))
         self.version = version
@@ -113,14 +116,15 @@ class FakeActor:
             await asyncio.sleep(self.token_s)
             tokens.append(request.drawn_tokens + len(tokens))
             self.grew = True
-        self._end("finished", request.request_id)
+        reason = self.gives_up(request)
+        self._end("lost" if reason else "finished", request.request_id, reason)
 
-    def _end(self, name, request_id):
+    def _end(self, name, request_id, reason=""):
         del self.running[request_id]
         tokens = self.decoded.pop(request_id, [])
-        self.outbox.append(
-            EngineEvent(name, request_id, tokens, [0.0] * len(tokens), False, self.version, self.version)
-        )
+        event = EngineEvent(name, request_id, tokens, [0.0] * len(tokens), False, self.version, self.version)
+        event.reason = reason
+        self.outbox.append(event)
         self.news.set()
 
     async def _abort(self, request_ids):

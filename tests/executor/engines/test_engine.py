@@ -13,6 +13,7 @@ import pytest
 
 from rlplan.executor.drafts.draft_messages import DraftReport, PromptHistory
 from rlplan.executor.engines import engine as engine_module
+from rlplan.executor.engines import engine_watch
 from rlplan.executor.engines.engine import RolloutEngine
 from rlplan.executor.engines.engine_watch import IDLE_RANKS_S, Children
 from rlplan.executor.engines.fleet import FleetConfig
@@ -65,7 +66,7 @@ class LLM:
     """Decodes `told` tokens of a request, then `untold` ones in a second with its end; `calls` has what was asked."""
 
     told, untold, errored, resets, starts = 2, 1, False, True, True
-    by_place = (None, None)
+    by_place, ends = (None, None), "length"
 
     def __init__(self):
         self.calls, self.aborted, self.answers, self.arguments = [], {}, {}, None
@@ -92,7 +93,7 @@ class LLM:
             )
         else:
             await asyncio.sleep(1)
-        yield self.output(self.untold, "abort" if aborted.is_set() else "length")
+        yield self.output(self.untold, "abort" if aborted.is_set() else self.ends)
 
     def output(self, tokens, reason):
         logprobs = SimpleNamespace(logprobs=[-0.5] * tokens)
@@ -361,6 +362,52 @@ def test_an_engine_whose_request_fails_says_why(vllm):
             await engine.poll(60.0)
         with pytest.raises(ActorFailed, match="it warmed up: ZeroDivisionError"):
             await engine._warm_up()
+
+    started(body, vllm)
+
+
+@pytest.mark.parametrize(
+    ("ends", "name"),
+    [("stop", "finished"), ("length", "finished"), ("abort", "released"), ("error", "lost"), ("repetition", "lost")],
+)
+def test_only_stop_and_length_are_ends_of_a_response(vllm, ends, name):
+    async def body(engine, llm):
+        llm.ends = ends
+        await engine.submit([request()], "v1")
+        (event,) = await engine.poll(60.0)
+        assert (event.name, event.reason, event.truncated) == (name, ends, ends == "length")
+
+    started(body, vllm)
+
+
+def test_what_a_rank_raises_as_weights_arrive_costs_the_engine(vllm):
+    told = Transfer("v2", "host", "float32", (), False)
+
+    async def body(engine, llm):
+        for method, call in (
+            ("receive_weights", lambda: engine.load_weights("w", "v2", False)),
+            ("begin_weights", lambda: engine.begin_weights(told, "v2")),
+            ("load_bucket", lambda: engine.load_bucket(0)),
+            ("finish_weights", lambda: engine.finish_weights("v2")),
+        ):
+            llm.answers[method] = Exception("Call to collective_rpc method failed: CUDA error: an illegal access")
+            with pytest.raises(ActorFailed, match=r"vLLM could not receive weights: Exception: .*CUDA error"):
+                await call()
+
+    started(body, vllm)
+
+
+def test_a_dead_core_is_told_with_its_logs_words(vllm, monkeypatch, tmp_path):
+    log = tmp_path / "log"
+    log.write_text(
+        "x" * 2**19 + "\n(EngineCore pid=7) ERROR [core.py:9] torch.OutOfMemoryError: CUDA out of memory. 2 GiB\n"
+    )
+    monkeypatch.setattr(engine_watch, "output_file", lambda: log)
+
+    async def body(engine, llm):
+        llm.errored = True
+        with pytest.raises(ActorFailed, match=r"its core process died: CUDA out of memory\. 2 GiB"):
+            await engine.poll(60.0)
 
     started(body, vllm)
 

@@ -1,19 +1,22 @@
 """Engines that die, hang and come back, as fleet and rounds see it; the engines are fakes, all else is real."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from rlplan.executor.engines import engine_handle
 from rlplan.executor.engines.engine_handle import CLOSE_S, EngineBack, EngineDied
 from rlplan.executor.engines.messages import Request
-from rlplan.executor.processes.faults import ActorFailed
+from rlplan.executor.processes.faults import ActorFailed, MemoryRanOut
 from rlplan.executor.processes.supervision import LOOK_S, Patience
+from rlplan.executor.rollout.live_round import LOSSES
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.round_runner import LEAVE_S, RoundRunner
 from rlplan.plans.schema.levers import EngineLayout
 from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.rounds.machines.race import RaceRound
+from rlplan.rounds.machines.round import MAX_FAILURES_PER_PROMPT
 
 from ..virtual_loop import now_s, played
 from .engine_fakes import FakeActor, Fakes, Rewards, until
@@ -101,6 +104,49 @@ def test_a_core_that_dies_under_a_weight_load_costs_the_engine_alone(play):
         await fakes.fleet.some_ready([engine])
         await fakes.give(engine, "v1")
         assert engine.version == "v1" and len(fakes.actors) == 2
+
+    play(body)
+
+
+FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+@pytest.mark.parametrize(
+    ("why", "end"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", None),
+        (FULL, MemoryRanOut),
+        ("Exception: size mismatch for layers.0", RunFailed),
+    ],
+)
+def test_weights_refused_twice_end_the_run_but_by_the_device(play, why, end):
+    async def body(fakes):
+        (engine,) = fakes.engines
+        for version in ("v1", "v2", "v2"):
+            fakes.actors[-1].refuses = why
+            with pytest.raises(RunFailed, match=f"could not receive weights: {why[:9]}"):
+                await fakes.give(engine, version)
+            if version == "v1" or len(fakes.actors) == 2 or end is None:
+                await fakes.fleet.some_ready([engine])
+        if end is None:
+            await fakes.give(engine, "v2")
+            assert len(fakes.actors) == 4 and engine.version == "v2"
+        else:
+            with pytest.raises(end, match=f"{why[:9]}.*for the second time with the weights v2"):
+                await fakes.fleet.some_ready([engine])
+
+    play(body)
+
+
+def test_an_engine_without_memory_twice_ends_its_round(play):
+    async def body(fakes):
+        async def during():
+            for lives in (1, 2):
+                await until(lambda: len(fakes.actors) == lives and fakes.actors[-1].running)  # noqa: B023
+                fakes.engines[0].fail(FULL)
+
+        with pytest.raises(MemoryRanOut, match=f"{FIRST}: {FULL}, for the second time with the weights v1"):
+            await fakes.round(during)
 
     play(body)
 
@@ -240,6 +286,32 @@ def test_an_engine_that_cannot_be_replaced_any_more_ends_the_round(play):
             await fakes.fleet.some_ready(fakes.engines)
 
     play(body, patience=Patience(restarts_per_hour=0))
+
+
+def test_a_sample_that_vllm_gives_up_is_drawn_again(play):
+    class GivesUp(FakeActor):
+        """Gives up three tries of prompt 0, and every try of prompt 1."""
+
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.left = Counter(p0=3, p1=1000)
+
+        def gives_up(self, request):
+            self.left[request.prompt_id] -= 1
+            return "error" if self.left[request.prompt_id] >= 0 else ""
+
+    async def body(fakes):
+        machine = race()
+        result = await fakes.round(machine=machine)
+        outcome = machine.outcome()
+        assert [group.prompt for group in outcome.trained] == ["p0", "p2", "p3", "p4", "p5"]
+        assert all(sample.response_tokens.tolist() == [0, 1, 2] for sample in result.samples.values() if sample.reward)
+        (failure,) = outcome.failures.items()
+        assert failure[0] == "p1" and failure[1].startswith("vLLM ended") and failure[1].endswith("with 'error'")
+        # The sample beside the one with which prompt 1 failed was lost in the same moment.
+        assert result.lost == {"error": 3 + 2 * LOSSES + MAX_FAILURES_PER_PROMPT + 1 + 1}
+
+    play(body, actor=GivesUp)
 
 
 def test_what_was_sent_to_a_dead_engine_never_reaches_its_successor(play):

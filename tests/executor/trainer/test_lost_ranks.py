@@ -16,6 +16,7 @@ from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, Upda
 from rlplan.executor.trainer.trainer_group import (
     PULSE_GROUP,
     WRITER_GROUP,
+    PredictedCalls,
     TrainerDied,
     TrainerGroup,
     while_trainer_lives,
@@ -198,6 +199,23 @@ def test_ranks_sum_up_the_files_of_a_checkpoint_each_its_share(tmp_path):
     fault, asked = outcome(Group([{"damage": None}, {"damage": "__1_0 has other bytes"}]), call)
     assert fault == "__1_0 has other bytes"
     assert asked == [[f"manifest-{number}.json" for number in range(first, 12, 2)] for first in (0, 1)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_update_may_take_five_times_its_prediction(monkeypatch, late):
+    monkeypatch.setattr(trainers, "STEP_DEADLINE_S", 0.05)
+
+    async def call(group):
+        group.predicted = PredictedCalls(update_s=0.3)
+        return await group.step([])
+
+    group = Group([{"step": HANGS if late else 0.2}])
+    if not late:
+        assert outcome(group, call) == 0
+        return
+    with pytest.raises(TrainerDied, match="no answer to step within") as death:
+        outcome(group, call)
+    assert death.value.late
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -451,6 +451,8 @@ def test_an_engine_of_other_weights_is_noticed_before_the_step(model):
     assert metrics["skipped"] == 1.0
     assert found is not None and found.reason == "log-probs" and "0.3 in the mean (limit 0.1)" in found.text
     assert same_weights(trainer, new_trainer(model))
+    told = new_trainer(model, logprob_limits=limits._replace(stops=False))
+    assert told.step(changed(groups, lambda sample: {"logprobs": [x - 0.3 for x in sample.logprobs]}))["skipped"] == 0
     # A single odd token is not enough.
     metrics = trainer.step(with_odd_logprobs(groups, lambda logprobs: [logprobs[0] - 3.0, *logprobs[1:]]))
     assert metrics["skipped"] == 0.0

@@ -12,10 +12,11 @@ from rlplan.frameworks.trl.trl_decode import (
     SamplingRule,
     SharedEngine,
     TransformersEngine,
+    VllmEngine,
     decode_all,
     run_round,
 )
-from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.errors import InputError, RunFailed
 from rlplan.rounds.machines.events import SampleKey
 from rlplan.rounds.round_spec import QueueRule, RoundSpec
 from rlplan.rounds.schedule import Schedule
@@ -188,6 +189,38 @@ def test_two_processes_run_the_same_round_and_share_its_samples(model):
         thread.join(60)
     assert results[0] == results[1] == expected
     assert min(own.values()) > 10
+
+
+class GivesUp(TransformersEngine):
+    """Gives up what it ends, so many times, as vLLM may."""
+
+    times = 0
+
+    def step(self):
+        ended = super().step()
+        for sample in ended:
+            self.times -= 1
+            sample.reason = "error" if self.times >= 0 else "stop"
+        return ended
+
+
+def test_a_response_that_vllm_gives_up_is_drawn_again(model):
+    engine = GivesUp(model, SamplingRule(), STOPS, 64)
+    engine.times = 3
+    expected = trained(model, Schedule(SPEC, PROMPTS, seed=3))
+    assert trained(model, Schedule(SPEC, PROMPTS, seed=3), lambda _: engine) == expected and engine.times < 0
+    drawn, again, engine.times = samples(3), samples(3), 4
+    decode_all(engine_of(model), drawn, 24)
+    decode_all(engine, again, 24)
+    assert [sample.response for sample in again] == [sample.response for sample in drawn]
+    engine.times = 1000
+    with pytest.raises(RunFailed, match="vLLM ended a sample 9 times with 'error'"):
+        decode_all(engine, samples(1), 24)
+
+
+def test_vllm_may_not_end_what_repeats_itself():
+    with pytest.raises(InputError, match=r"generation_kwargs.repetition_detection .*leave it out"):
+        VllmEngine(None, SamplingRule(), {"repetition_detection": {"max_pattern_size": 3}})
 
 
 def test_an_error_of_the_engine_ends_the_round(model):

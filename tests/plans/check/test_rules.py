@@ -165,7 +165,7 @@ def test_the_catalogue_is_told_by_family_and_a_policy_waives_three_rules():
     assert lines[0] == "schema (bad input: exit code 2)" and len(lines) == len(RULES) + 6
     assert [line.split()[0] for line in lines if line.endswith(" (warning)")] == [
         "profile-scaled", "slow-update", "slow-decode", "impossible-order", "forgetful-moments", "model-guessed",
-        "thin-trace",
+        "decodes-too-slowly", "thin-trace",
     ]  # fmt: skip
     assert RULES["unknown-key"].bad_input and not RULES["slo-missed"].bad_input
     for key, rule in (("allow_edited", "decisions-edited"), ("allow_other_versions", "other-version")):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlplan.executor.processes.host import cpu_name
+from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS
 from rlplan.plans.facts.model_names import architecture_of
 from rlplan.plans.facts.model_shape import NamedModel
 from rlplan.plans.schema.levers import EngineLayout
@@ -103,7 +104,7 @@ def test_what_was_measured_becomes_the_measurements(monkeypatch, tmp_path):
     assert called["sampler"][5] == [2048, 4096, 8192] and set(called["sampler"][-1].values()) == {1.0}
     bench, (entry,) = called["updates"]
     assert (entry.micro_batch_tokens, entry.dp) == (4096, 1) and entry.step_s == pytest.approx(0.5, rel=1e-3)
-    assert (bench.steps, bench.dtype, bench.on_gpu) == (([["group"]], 16), "float32", False)
+    assert (bench.steps, bench.limits, bench.on_gpu) == (([["group"]], 16), LOGPROB_LIMITS["float32"], False)
     assert called["reward"][-1] == 1 and called["engines"][-1] is None and called["engines"][-2] == 1
     assert "rewards closed" in called
     assert taken == [("end", ["engines"], [FIRST]), ("closed",)]

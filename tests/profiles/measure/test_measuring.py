@@ -14,6 +14,7 @@ from rlplan.executor.engines.messages import EngineEvent
 from rlplan.executor.rollout.prompts import PromptText
 from rlplan.executor.rollout.reward_sum import PartScore
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
+from rlplan.executor.trainer.step_checks import LOGPROB_LIMITS
 from rlplan.executor.trainer.train_samples import TrainSample
 from rlplan.plans.schema.levers import EngineLayout, UpdateLayout
 from rlplan.plans.yaml.errors import RunFailed
@@ -488,7 +489,7 @@ def updates_of(clock, trainers, minutes=15.0, on_gpu=True, fails=(), host=1.0):
     site = SimpleNamespace(
         updates=layouts, turns=Failing(), trainers=trainers, fleet=SimpleNamespace(all_engines=lambda: [])
     )
-    bench = UpdateBench(site, [[group("a")]] * 4, "bfloat16", on_gpu, time)
+    bench = UpdateBench(site, [[group("a")]] * 4, LOGPROB_LIMITS["bfloat16"], on_gpu, time)
     other_budget = FIT.model_copy(update={"micro_batch_tokens": 2048})
     return asyncio.run(measure_updates(bench, [other_budget, FIT])), time, lines, turns
 
