@@ -34,6 +34,7 @@ from .placement.actor_placer import ActorPlacer, NodeNews
 from .placement.live_checks import check_shared
 from .prepare import Execution, Options, PlanSwitch, placement_of, prepare
 from .processes.actors import start_ray, store_lack
+from .processes.faults import out_of_memory
 from .processes.supervision import Patience, Supervisor, together
 from .records.execution_folder import begin_folder
 from .records.plan_changes import PlanChange, PlanRefusal, keep_facts, plan_change
@@ -83,7 +84,7 @@ async def run_session(
         try:
             await session.start()
         except (InputError, RunFailed) as failure:
-            raise NotStarted(failure) from failure
+            raise NotStarted(session.explained(failure)) from failure
         if refusal is not None:
             session.tell_refusal(refusal)
         ended = await session.take_turns()
@@ -239,6 +240,13 @@ class Session:
             self._judge.tell = self._hear_death
         if not self._turns.bounded:
             await self._join_group()
+
+    def explained(self, failure: InputError | RunFailed) -> InputError | RunFailed:
+        """Why a start failed, with what the plan says of the memory that ran out, if one did."""
+        text = str(failure)
+        if not out_of_memory(text):
+            return failure
+        return RunFailed(self._runs[0].with_memory(text, "train" if text.startswith("trainer ") else "kv"))
 
     async def _join_group(self) -> None:
         permits = None if self._member is None else self._member.permits

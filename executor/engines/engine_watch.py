@@ -105,14 +105,14 @@ LOG_BYTES = 2**18  # the end of a log, in which vLLM's core writes why it dies
 
 
 def root_cause() -> str:
-    """What the log of this process and of those that it started says of a device that failed, as `: WORDS`; "" if
-    nothing. vLLM's own errors only say that there is something in the log."""
+    """What the log of this process and of those that it started says of a device that failed, as `; its log says:
+    WORDS`; "" if nothing. vLLM's own errors only say that there is something in the log."""
     if (log := output_file()) is None:
         return ""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LOG_BYTES))
         words = device_words(file.read().decode(errors="replace"))
-    return f": {words}" if words else ""
+    return f"; its log says: {words}" if words else ""
 
 
 class Children(NamedTuple):

@@ -75,7 +75,8 @@ _DEVICE = re.compile(
 )
 _OUT_OF_MEMORY = re.compile(
     r"(?:CUDA|HIP|XPU) out of memory|CUDA error: out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|"
-    r"Triton Error \[\w+\]: out of memory|DefaultCPUAllocator: (?:can't|not enough)|torch\.OutOfMemoryError"
+    r"Triton Error \[\w+\]: out of memory|DefaultCPUAllocator: (?:can't|not enough)|"
+    r"torch\.OutOfMemoryError|\bMemoryError\b"
 )
 _BY_NAME = {
     "DistBackendError", "DistNetworkError", "DistStoreError", "AcceleratorError", "OutOfMemoryError", "EngineDeadError"

@@ -40,11 +40,11 @@ def thin_trace(plan: Plan) -> Iterator[Fault]:
 def slow_decode_steps(plan: Plan) -> Iterator[Fault]:
     """Faults of decode steps so long that an engine tells no tokens for longer than `rlplan execute` waits for them."""
     for kind, mean in plan.predicted.rounds.kinds:
-        limit = plan.predicted.limit and getattr(plan.predicted.limit, kind)
-        step_s = mean.rollout_s.mean / limit.decode_steps if limit and limit.decode_steps else 0.0
+        steps: float = getattr(getattr(plan.predicted.limit, kind, None), "decode_steps", 0.0)
+        step_s = mean.rollout_s.mean / steps if steps else 0.0
         if (silent_s := ALIVE_TOKENS * step_s) > PROGRESS_S:
             message = (
-                f"is {seconds(step_s)} for each of {limit.decode_steps:,.0f} decode steps; an engine tells tokens once "
+                f"is {seconds(step_s)} for each of {steps:,.0f} decode steps; an engine tells tokens once "
                 f"in {ALIVE_TOKENS} steps, and one that tells none for {seconds(PROGRESS_S)} is replaced"
             )
             remedy = f"execute with --stall-timeout {math.ceil(2 * silent_s)}, or decode fewer sequences at once"

@@ -65,10 +65,10 @@ def memory_said(predicted: Predicted, place: Literal["kv", "train"]) -> str:
     if not bars:
         return ""
     kind, bar = min(bars, key=lambda item: item[1].headroom)
-    whose = "trainers" if place == "train" else "the KV cache of engines"
+    whose = "trainers need" if place == "train" else "the KV cache of engines needs"
     largest = sorted(bar.holds_bytes.items(), key=lambda item: -item[1])[:3]
     held = ", ".join(f"{name.replace('_', ' ')} {bytes_text(size)}" for name, size in largest)
     return (
-        f"by the plan {whose} need {bytes_text(bar.needed_bytes)} of {bytes_text(bar.capacity_bytes)} in {kind} rounds"
+        f"by the plan {whose} {bytes_text(bar.needed_bytes)} of {bytes_text(bar.capacity_bytes)} in {kind} rounds"
         + (f" ({held})" if held else "")
     )

@@ -46,7 +46,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The engine that decoded the sample died, or gave it up, before it ended; nothing that the policy did caused it."""
+    """The engine that decoded the sample died, or gave it up, before its end; nothing that the policy did caused it."""
 
     key: SampleKey
 

@@ -314,7 +314,7 @@ def going(job, monkeypatch):
     going = Session(prepare([first], job.out, True), Options(steps=7, resume=True), watcher, None, 0.0)
     run = parts.made["TrainingRun"]
     run.name = "first"
-    run.take_plan = lambda planned, share: parts.log.append(("takes", planned.rounds.short.cutoff_tokens))
+    run.take_plan = lambda planned, *_: parts.log.append(("takes", planned.rounds.short.cutoff_tokens))
     run.tell_change = lambda change, plan: parts.log.append(("told", plan, list(change.changes)))
 
     def asked(plan, sha256=None):

@@ -9,7 +9,7 @@ import pytest
 
 from rlplan.executor.drafts.history_store import HISTORY
 from rlplan.executor.loop import checkpoint_if_due, step
-from rlplan.executor.processes.faults import ActorFailed
+from rlplan.executor.processes.faults import ActorFailed, MemoryRanOut
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.schema.planned_job import PlannedJob
@@ -214,6 +214,16 @@ def test_a_trainer_that_dies_takes_the_run_back_to_its_checkpoint(tmp_path, dies
     in_a_run(tmp_path, body)
 
 
+def predicted():
+    """Of a plan with short rounds, whose updates take 20 min."""
+    short = expected_round(1.0, train_s=1200.0)
+    holds = {"weights": 26.6e9, "activations": 40e9}
+    short["memory"]["train"] = {"needed_bytes": 66.6e9, "capacity_bytes": 73.6e9, "holds_bytes": holds}
+    rounds = PredictedRounds.model_validate({"short": short, "long": None})
+    host = MemoryBar(needed_bytes=1.0, capacity_bytes=2.0)
+    return Predicted.model_construct(rounds=rounds, checkpoint=None, host_memory=host)
+
+
 @pytest.mark.parametrize(
     ("dies_of", "words"),
     [
@@ -226,13 +236,6 @@ def test_a_trainer_that_dies_takes_the_run_back_to_its_checkpoint(tmp_path, dies
     ],
 )  # fmt: skip
 def test_a_step_dies_twice_by_memory_or_deadline_at_most(tmp_path, dies_of, words):
-    short = expected_round(1.0, train_s=1200.0)
-    holds = {"weights": 26.6e9, "activations": 40e9}
-    short["memory"]["train"] = {"needed_bytes": 66.6e9, "capacity_bytes": 73.6e9, "holds_bytes": holds}
-    rounds = PredictedRounds.model_validate({"short": short, "long": None})
-    host = MemoryBar(needed_bytes=1.0, capacity_bytes=2.0)
-    predicted = Predicted.model_construct(rounds=rounds, checkpoint=None, host_memory=host)
-
     async def body(run, trainer):
         assert trainer.predicted.update_s == 1200.0
         trainer.dies_of = dies_of
@@ -247,7 +250,21 @@ def test_a_step_dies_twice_by_memory_or_deadline_at_most(tmp_path, dies_of, word
             if words is not None:
                 assert await step(run) is not None
 
-    in_a_run(tmp_path, body, predicted=predicted)
+    in_a_run(tmp_path, body, predicted=predicted())
+
+
+def test_an_engine_that_runs_out_of_memory_says_what_the_plan_has(tmp_path):
+    class Full(NumberRounds):
+        async def run(self, *_):
+            raise MemoryRanOut("rollout-tp1-0: CUDA out of memory, for the second time with the weights toy:0")
+
+    words = r"rollout-tp1-0: .*toy:0; by the plan the KV cache of engines needs 1 MB of 1 GB in short rounds; lower "
+
+    async def body(run, trainer):
+        with pytest.raises(RunFailed, match=words):
+            await step(run)
+
+    in_a_run(tmp_path, body, steps=0, rounds=Full(), predicted=predicted())
 
 
 def test_a_recovery_loads_the_checkpoint_whose_write_ends_meanwhile(tmp_path):

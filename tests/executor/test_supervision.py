@@ -106,7 +106,12 @@ def test_an_error_has_one_class_wherever_it_comes_from(error, fault):
 
 
 def test_texts_tell_memory_that_ran_out_from_other_device_errors():
-    for text in (CUDA_FULL, "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"):
+    for text in (
+        CUDA_FULL,
+        "CUDA error: out of memory",
+        "CUBLAS_STATUS_ALLOC_FAILED when calling `cublas`",
+        "MemoryError: ",
+    ):
         assert out_of_memory(text) and device_error(text)
     assert device_error(ECC) and not out_of_memory(ECC)
     log = f"ERROR [core.py:9] torch.AcceleratorError: {ECC}\nERROR [core.py:9] EngineCore encountered an issue.\nbye\n"

@@ -406,7 +406,7 @@ def test_a_dead_core_is_told_with_its_logs_words(vllm, monkeypatch, tmp_path):
 
     async def body(engine, llm):
         llm.errored = True
-        with pytest.raises(ActorFailed, match=r"its core process died: CUDA out of memory\. 2 GiB"):
+        with pytest.raises(ActorFailed, match=r"its core process died; its log says: CUDA out of memory\. 2 GiB"):
             await engine.poll(60.0)
 
     started(body, vllm)
