@@ -63,7 +63,7 @@ class TensorReader(FileSystemReader):
                 own = all(isinstance(name, str) and PurePath(name).name == name != ".." for name in files)
                 if type(table) is not metadata.Metadata or kinds - {metadata.TensorStorageMetadata} or not own:
                     raise pickle.UnpicklingError("describes other things than tensors in files of its folder")
-            except Exception as error:  # bytes of any kind: the unpickler raises anything
+            except Exception as error:  # noqa: BLE001 - of any bytes the unpickler raises anything
                 todo = "nothing of it was run; load a checkpoint that rlplan wrote"
                 raise InputError(f"is no table of a checkpoint's tensors: {error}; {todo}", str(path)) from None
         table.storage_meta = table.storage_meta or metadata.StorageMeta()
