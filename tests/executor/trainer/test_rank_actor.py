@@ -3,6 +3,7 @@
 import socket
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -106,13 +107,14 @@ def test_a_meeting_point_listens_on_one_address_and_knows_only_who_has_its_nonce
     address = TrainerRank(CONFIG, 0).meeting_point()
     name, _, port = address.rpartition(":")
     served = meeting_store(f"{address}/nonce", leads=True)
-    listening = [line.split()[1] for table in ("tcp", "tcp6") for line in open(f"/proc/net/{table}").readlines()[1:]]
+    tables = (Path("/proc/net", table).read_text() for table in ("tcp", "tcp6"))
+    listening = [line.split()[1] for table in tables for line in table.splitlines()[1:]]
     where = socket.inet_aton(name)[::-1].hex().upper()
     assert {each for each in listening if each.endswith(f":{int(port):04X}")} == {f"{where}:{int(port):04X}"}
     served.set("who", "rank 0")
     assert meeting_store(f"{address}/nonce", leads=False).get("who") == b"rank 0"
     stranger = meeting_store(f"{address}/guessed", leads=False)
-    with pytest.raises(RuntimeError, match="(?i)timeout"):
+    with pytest.raises(RuntimeError, match=r"(?i)timeout"):
         stranger.wait(["who"], timedelta(seconds=0.2))
     with pytest.raises(ConnectionError, match="no rank can listen at"):
         meeting_store(f"{address}/another", leads=True)

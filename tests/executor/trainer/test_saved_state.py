@@ -161,7 +161,7 @@ HOSTILE = {
             + b"\x85R."
         ),
         "names torch.distributed.checkpoint.metadata.os.system",
-    ),  # fmt: skip
+    ),
     "bytes": (no_tensor, "names torch.distributed.checkpoint.metadata.BytesStorageMetadata"),
     "a file elsewhere": (outside, "files of its folder"),
     "no table": (lambda *_: pickle.dumps({"a": 1}), "is no table"),
