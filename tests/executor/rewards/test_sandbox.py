@@ -147,7 +147,7 @@ def test_the_tests_cannot_be_read_from_stdin_and_output_is_no_proof():
         reward(f"import os\n{guess}os._exit(0)")
 
 
-def test_a_host_that_cannot_hold_code_runs_none_unless_the_job_says_so():
+def test_a_host_that_cannot_hold_code_runs_none():
     lacks = {"files": "Operation not permitted", "landlock": "Function not implemented", "root": "no namespaces"}
     for part in ("files", "landlock"):
         assert unconfined({name: why for name, why in lacks.items() if name != part}, root=True) is None

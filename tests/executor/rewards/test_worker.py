@@ -233,7 +233,7 @@ def test_a_reward_has_of_the_environment_what_it_needs_and_no_token():
 
 
 @pytest.mark.parametrize("named", [(), ("RAY_AUTH_TOKEN",)])
-def test_a_function_sees_no_token_of_its_host_that_it_does_not_name(named):
+def test_a_function_sees_no_token_that_the_job_does_not_name(named):
     """In a process of its own with the token in its environment from the start, as Ray's are, and without privileges:
     root sees all."""
     script = (

@@ -103,7 +103,7 @@ def test_a_rank_hands_on_to_the_trainer_that_it_constructs(monkeypatch):
     assert int(rank.meeting_point().rpartition(":")[2]) > 0 and rank.pid() > 0
 
 
-def test_a_meeting_point_listens_on_one_address_and_knows_only_who_has_its_nonce():
+def test_a_meeting_point_listens_at_one_address_for_who_has_its_nonce():
     address = TrainerRank(CONFIG, 0).meeting_point()
     name, _, port = address.rpartition(":")
     served = meeting_store(f"{address}/nonce", leads=True)
