@@ -388,7 +388,7 @@ def _description(model: str, weights: bool = False) -> tuple[Any, Path]:
     needed. Raises InputError."""
     try:
         name, revision = pretrained(model)
-        config = AutoConfig.from_pretrained(name, **revision)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **revision)
         if Path(model).is_dir():
             return config, Path(model)
         wanted, unwanted = [*BESIDE_WEIGHTS, *(["*.safetensors"] if weights else [])], [*NOT_COPIED]

@@ -1,5 +1,6 @@
 """Documents of strangers: what `execute` would run is told and asked, and nothing else runs any of it."""
 
+import io
 import json
 import os
 import pty
@@ -11,8 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from rlplan.cli.shared.tokens_of import tokens_by
+from rlplan.executor.records.model_export import _description
+from rlplan.executor.rollout.prompts import load_tokenizer
+from rlplan.plans.files import judge_prompt
 from rlplan.plans.schema.job import job_paths, load_job
+from rlplan.plans.yaml.errors import InputError
 from rlplan.profiles.library.fitness import subject_digest
+from rlplan.profiles.measure.measure_job import parameter_count
 
 from ..planner.check.edits import edit, resign
 from .command_line import data, printed, refused, rlplan
@@ -189,6 +196,22 @@ def test_nothing_but_execute_runs_what_documents_name(with_function):
     assert not [*with_function.rglob("ran")]
     done = [name for (name, _), code in ended.items() if code == 0]
     assert {"check", "show", "diff", "simulate", "solve", "execute"} <= set(done), ended
+
+
+def test_a_models_own_code_is_not_run_even_if_somebody_says_yes(tmp_path, monkeypatch):
+    """transformers asks on the terminal, in the midst of other output, whether it may."""
+    model = tmp_path / "model"
+    model.mkdir()
+    mark = f"open({str(tmp_path / 'ran')!r}, 'w').close()"
+    (model / "own.py").write_text(f"{mark}\nclass Tokenizer: ...\nclass Config: ...\n")
+    own = {"AutoTokenizer": ["own.Tokenizer", None], "AutoConfig": "own.Config"}
+    (model / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": own}))
+    (model / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Tokenizer", "auto_map": own}))
+    for loads in (load_tokenizer, tokens_by, judge_prompt._tokenizer, _description, parameter_count):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+        with pytest.raises((InputError, ValueError)):
+            loads(Path(model) if loads is judge_prompt._tokenizer else str(model))
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("kind", HOSTILE_YAML)
