@@ -73,7 +73,9 @@ def context_tokens(config: EngineConfig) -> int:
     from transformers import AutoConfig
 
     name, revision = pretrained(config.model_path)
-    positions = getattr(AutoConfig.from_pretrained(name, trust_remote_code=False, **revision), "max_position_embeddings", None)
+    positions = getattr(
+        AutoConfig.from_pretrained(name, trust_remote_code=False, **revision), "max_position_embeddings", None
+    )
     wanted = config.max_model_len + config.draft_tokens
     return wanted if positions is None else max(config.max_model_len, min(wanted, positions))
 

@@ -89,7 +89,8 @@ def join(
     """
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     ranks = dp * sp * tp
-    store, where = None, init_method
+    store: Any = None
+    where = init_method
     if init_method is None:
         store = dist.HashStore()  # type: ignore[attr-defined]
     elif init_method.startswith("tcp://"):
