@@ -11,8 +11,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from ...plans.yaml.errors import InputError
 
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
@@ -47,6 +45,8 @@ def node_address() -> str:
 def stay_on_cluster_interface() -> None:
     """Have gloo's groups that this process makes from now on listen on the network interface by which other nodes reach
     it alone, and not wherever the host's name leads. What the user has set (GLOO_SOCKET_IFNAME) stays."""
+    import psutil  # of the executor's extra, which whoever looks at the processor here may lack
+
     address = node_address()
     for name, own in psutil.net_if_addrs().items():
         if any(each.address == address for each in own):
