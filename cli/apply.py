@@ -14,7 +14,7 @@ from ..plans.phrases.numbers import seconds
 from ..plans.phrases.sentences import one_line
 from ..plans.yaml.errors import InputError, RunFailed
 from .main import EXIT_FAILED
-from .shared.options import Finite
+from .shared.options import Finite, trust_option
 
 LOOK_S = 0.5
 """How often the journal of moves is read."""
@@ -29,6 +29,7 @@ HEARD_S = 60.0
     "--out", type=click.Path(path_type=Path), required=True, help="Folder of what runs: the --out of execute."
 )
 @click.option("--dry-run", is_flag=True, help="Check the plan, print what it changes, and stop.")
+@trust_option
 @click.option(
     "--timeout",
     type=Finite(min=1),
@@ -36,7 +37,7 @@ HEARD_S = 60.0
     help="Seconds until the command stops waiting; what it asked for goes on. Default: until all is done.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")
-def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, as_json: bool) -> int:
+def apply_command(plan: Path, out: Path, dry_run: bool, trust: str | None, timeout: float | None, as_json: bool) -> int:
     """Have what runs in --out go on by PLAN.
 
     A plan of one job is taken at the end of the step at hand. Where it needs other engines, trainers or reward workers
@@ -54,11 +55,12 @@ def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, a
     from ..plans.yaml.yaml_io import document_kind
 
     if document_kind(plan) == "rlplan":
-        return _told_of_run(apply_to_run(plan, out, dry_run, timeout), as_json)
+        return _told_of_run(apply_to_run(plan, out, dry_run, timeout, trust), as_json)
     from ..executor.groups.group_change import MoveRequest, planned_change, write_request
     from ..plans.yaml.yaml_io import sha256_file
     from ..traces.groups.groups_status import groups_status
     from .shared.findings import memory_findings, must_fit_memory
+    from .shared.trust import must_be_trusted, trust_of
 
     status = groups_status(out)
     known = status["moves"]
@@ -73,6 +75,7 @@ def apply_command(plan: Path, out: Path, dry_run: bool, timeout: float | None, a
         must_fit_memory([finding for job in jobs for finding in memory_findings(job.execution.plan_path)])
         if dry_run:
             return _told({"plan": str(plan), "state": "not applied", "moves": change.rows()}, as_json)
+        must_be_trusted(trust_of([job.execution for job in jobs], plan), trust, plan)
         if not status["running"]:
             raise InputError("no driver runs its groups; start them with rlplan execute --resume, then apply", str(out))
         request_id = uuid.uuid4().hex
@@ -134,7 +137,9 @@ def _told(moves: dict[str, Any], as_json: bool) -> int:
     return EXIT_FAILED if any(move.get("state") == "failed" for move in moves["moves"]) else 0
 
 
-def apply_to_run(plan: Path, out: Path, dry_run: bool = False, timeout: float | None = None) -> dict[str, Any]:
+def apply_to_run(
+    plan: Path, out: Path, dry_run: bool = False, timeout: float | None = None, trust: str | None = None
+) -> dict[str, Any]:
     """Have the run in `out` go on by `plan`, and wait until it does, `timeout` seconds at most.
 
     Returns `plan`, `state` (`in force` before, `not applied`, `applied`), `changes` of decisions (by dotted key old and
@@ -146,6 +151,7 @@ def apply_to_run(plan: Path, out: Path, dry_run: bool = False, timeout: float | 
     from ..executor.records.plan_changes import plan_change
     from ..traces.run_log import TRACE, driver_runs
     from .shared.findings import memory_findings, must_fit_memory
+    from .shared.trust import must_be_trusted, trust_of
 
     must_fit_memory(memory_findings(plan))
     (asked,) = prepare([plan], out, resume=True)
@@ -157,6 +163,7 @@ def apply_to_run(plan: Path, out: Path, dry_run: bool = False, timeout: float | 
     result |= {"state": "not applied", "changes": {key: list(values) for key, values in change.changes.items()}}
     if dry_run:
         return result
+    must_be_trusted(trust_of([asked]), trust, plan)
     if not driver_runs(out):
         raise InputError(
             f"is not running; to continue it by this plan: rlplan execute {plan} --out {out} --resume", str(out)

@@ -13,7 +13,7 @@ import click
 from ..plans.phrases.numbers import count, runs_text
 from ..plans.yaml.errors import InputError, RunFailed
 from .main import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED
-from .shared.options import Finite, HowMany
+from .shared.options import Finite, HowMany, trust_option
 
 if TYPE_CHECKING:
     from ..executor.groups.bound_driver import Proposed, ReplanInputs
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..executor.prepare import Execution, Options
     from ..executor.records.trackers import TrackerName
     from ..plans.check.finding import Finding
+    from .shared.trust import Trust
 
 
 @click.command("execute")
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Check plans as a start and as rlplan check would, and the cluster in RAY_ADDRESS for room, and stop.",
 )
+@trust_option
 @click.option("--show-placement", is_flag=True, help="As --dry-run, and print node and devices of each process.")
 @click.option(
     "--checkpoint-every",
@@ -137,6 +139,7 @@ def execute_command(
     resume: bool,
     history: Path | None,
     dry_run: bool,
+    trust: str | None,
     show_placement: bool,
     checkpoint_every: int,
     keep_every: int | None,
@@ -171,6 +174,10 @@ def execute_command(
     RAY_ADDRESS names a cluster, its nodes must have room for the plan (exit code 1); if not, a plan of several nodes
     is checked without them, and told to need them (exit code 0).
     A plan that does not fit in memory is not started (exit code 1).
+
+    --dry-run also lists what would be read, run and written. If the plan, its job or its reward function belongs to
+    another user, or may be written by everybody, you are asked once before it runs; without a terminal it is refused
+    (exit code 2) unless --trust names the digest that the refusal and --dry-run print.
     """
     from ..executor.records.trackers import must_be_installed
     from ..plans.yaml.yaml_io import document_kind
@@ -190,7 +197,7 @@ def execute_command(
             drain_queue=not no_drain, trackers=trackers, keep_every=keep_every, save_model_every=save_model_every,
             samples=samples,
         )  # fmt: skip
-        return _execute_groups(of_groups[0], group, out, options, dry_run, as_json)
+        return _execute_groups(of_groups[0], group, out, options, dry_run, trust, as_json)
     if group is not None:
         raise InputError("--group is for a plan of groups; leave it out", str(plans[0]))
 
@@ -199,6 +206,7 @@ def execute_command(
     from .screens.live import LiveView
     from .shared.findings import memory_findings, must_fit_memory, with_findings
     from .shared.output import share
+    from .shared.trust import must_be_trusted, trust_of
 
     try:
         if resume and len(plans) == 1 and (now := in_force(plans[0], out)) != plans[0]:
@@ -212,6 +220,7 @@ def execute_command(
     placement = placement_of(executions)
     if dry_run or show_placement:
         return _dry_run(plans, executions, placement, show_placement, as_json)
+    must_be_trusted(trust_of(executions), trust, plans[0])
     must_fit_memory([finding for plan in plans for finding in memory_findings(plan)])
     options = Options(
         steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience, remembered,
@@ -239,7 +248,9 @@ def _dry_run(
     code."""
     from ..executor.placement.live_checks import live_check
     from .shared.findings import reports
+    from .shared.trust import trust_of
 
+    trust = trust_of(executions)
     names = [execution.name for execution in executions]
     rooms = list(placement.nodes_in_use().values())
     addresses, lack, in_cluster = live_check(rooms, executions[0].pool.accelerators.kind)
@@ -252,12 +263,11 @@ def _dry_run(
     if as_json:
         rows = [{"file": finding.file, **finding.data()} for finding in findings]
         result = {"checked": names, "findings": rows, "shortage": lack, "ok": not broken and not short}
-        result |= {} if beside is None else {"beside": beside}
+        result |= {"trust": trust.data()} | ({} if beside is None else {"beside": beside})
         shown = {"placement": placement_data(placement, addresses)} if show_placement else {}
         click.echo(json.dumps(result | shown))
     else:
-        for finding in findings:
-            click.echo(finding.noted)
+        click.echo("\n".join([*(finding.noted for finding in findings), *trust.lines]))
         for text in placement_lines(placement, addresses) if show_placement else ():
             click.echo(text)
         if beside is not None and refused is None:
@@ -303,18 +313,23 @@ def _beside_others(executions: list[Execution], placement: Placement) -> tuple[s
     return held_text(held), None
 
 
-def _execute_groups(path: Path, key: str | None, out: Path, options: Options, dry_run: bool, as_json: bool) -> int:
+def _execute_groups(
+    path: Path, key: str | None, out: Path, options: Options, dry_run: bool, accepted: str | None, as_json: bool
+) -> int:
     """Run all groups of a plan, or one; returns the exit code. A dry run makes the checks of a start and stops."""
     from ..executor.groups.prepare_group import prepare_groups
     from .shared.findings import memory_findings, must_fit_memory, reports
+    from .shared.trust import must_be_trusted, trust_of
 
     groups = prepare_groups(path, key, out, options.resume)
     beyond_memory = [
         finding for group in groups for job in group.jobs for finding in memory_findings(job.execution.plan_path)
     ]
+    trust = trust_of([job.execution for group in groups for job in group.jobs], path)
     if dry_run:
         checked = [finding for report in reports([path]) for finding in report.findings]
-        return _dry_run_of_groups(groups, [*checked, *beyond_memory], as_json)
+        return _dry_run_of_groups(groups, [*checked, *beyond_memory], trust, as_json)
+    must_be_trusted(trust, accepted, path)
     must_fit_memory(beyond_memory)
 
     from ..executor.groups.group_run import run_groups
@@ -325,7 +340,9 @@ def _execute_groups(path: Path, key: str | None, out: Path, options: Options, dr
     return _groups_told(ends, out, [group.key for group in groups], as_json)
 
 
-def _dry_run_of_groups(groups: Sequence[PreparedGroup], findings: Sequence[Finding], as_json: bool) -> int:
+def _dry_run_of_groups(
+    groups: Sequence[PreparedGroup], findings: Sequence[Finding], trust: Trust, as_json: bool
+) -> int:
     from ..executor.placement.live_checks import live_check
 
     names = {group.key: [job.name for job in group.jobs] for group in groups}
@@ -337,10 +354,9 @@ def _dry_run_of_groups(groups: Sequence[PreparedGroup], findings: Sequence[Findi
     code = 0 if ok else EXIT_BAD_INPUT if any(finding.bad_input for finding in findings) else EXIT_FAILED
     texts = [finding.noted for finding in findings]
     if as_json:
-        click.echo(json.dumps({"groups": names, "findings": texts, "shortage": lack, "ok": ok}))
+        click.echo(json.dumps({"groups": names, "findings": texts, "shortage": lack, "ok": ok, "trust": trust.data()}))
         return code
-    for text in texts:
-        click.echo(text)
+    click.echo("\n".join([*texts, *trust.lines]))
     if lack is not None:
         click.echo(f"cluster in RAY_ADDRESS: {lack}")
     if ok:

@@ -16,6 +16,14 @@ OVERWRITE = "overwrite a file that rlplan did not write"
 force_option = click.option("--force", "overwrite", is_flag=True, help=f"{OVERWRITE[:1].upper()}{OVERWRITE[1:]}.")
 """The option --force of commands in which it does nothing else."""
 
+trust_option = click.option(
+    "--trust",
+    metavar="DIGEST",
+    help="Run what another user wrote, if it has this digest, which the refusal and execute --dry-run print; any: "
+    "whatever it is.",
+)
+"""The option --trust of commands that run plans."""
+
 for_option = click.option(
     "--for",
     "made_for",

@@ -22,7 +22,7 @@ def tokens_by(name: str | None) -> Callable[[str], int] | None:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(f"--tokenizer {name}: {str(error).splitlines()[0]}") from None
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False))

@@ -74,7 +74,9 @@ def context_tokens(config: EngineConfig) -> int:
     from transformers import AutoConfig
 
     name, revision = pretrained(config.model_path)
-    positions = getattr(AutoConfig.from_pretrained(name, **revision), "max_position_embeddings", None)
+    positions = getattr(
+        AutoConfig.from_pretrained(name, trust_remote_code=False, **revision), "max_position_embeddings", None
+    )
     wanted = config.max_model_len + config.draft_tokens
     return wanted if positions is None else max(config.max_model_len, min(wanted, positions))
 
@@ -137,7 +139,7 @@ def kv_bytes_per_token(model_path: str, dtype: str, tp: int = 1) -> int:
     from transformers import AutoConfig
 
     name, revision = pretrained(model_path)
-    config = AutoConfig.from_pretrained(name, **revision)
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False, **revision)
     config = getattr(config, "text_config", config)
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads

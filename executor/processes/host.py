@@ -42,6 +42,17 @@ def node_address() -> str:
     return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
+def stay_on_cluster_interface() -> None:
+    """Have gloo's groups that this process makes from now on listen on the network interface by which other nodes reach
+    it alone, and not wherever the host's name leads. What the user has set (GLOO_SOCKET_IFNAME) stays."""
+    import psutil  # of the executor's extra, which whoever looks at the processor here may lack
+
+    address = node_address()
+    for name, own in psutil.net_if_addrs().items():
+        if any(each.address == address for each in own):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
 def take_resident_peak() -> int:
     """The most bytes of memory that this process held since this was called last, or since it began; 0 if the platform
     does not tell (it does on Linux: VmHWM of proc(5), which writing 5 to clear_refs sets back)."""

@@ -30,7 +30,6 @@ from huggingface_hub import snapshot_download, split_torch_state_dict_into_shard
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
@@ -49,6 +48,7 @@ from ...traces.trace_events import StepEvent, decoded
 from ..trainer.manifest import damage, sync_folder
 from ..trainer.policy.adapters import DOWN, UP
 from ..trainer.rank_transfers import checkpoint_sources
+from ..trainer.state_metadata import TensorReader
 from ..weights.bucket_plan import TensorSource
 from ..weights.transfer import adapter_delta
 from .checkpoints import MANIFEST, SPARE_BYTES, checkpoints, folder_bytes, held
@@ -260,7 +260,7 @@ class _Reader:
     """Reads single parameters of a trainer's state, from the files of all ranks that wrote it."""
 
     def __init__(self, folder: Path) -> None:
-        self._reader = FileSystemReader(folder)
+        self._reader = TensorReader(folder)
         self._metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
         self.shapes = {
@@ -388,7 +388,7 @@ def _description(model: str, weights: bool = False) -> tuple[Any, Path]:
     needed. Raises InputError."""
     try:
         name, revision = pretrained(model)
-        config = AutoConfig.from_pretrained(name, **revision)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **revision)
         if Path(model).is_dir():
             return config, Path(model)
         wanted, unwanted = [*BESIDE_WEIGHTS, *(["*.safetensors"] if weights else [])], [*NOT_COPIED]

@@ -48,6 +48,8 @@ class ScorerConfig:
         pattern: regular expression where `reward_kind` is `format`, else None.
         packages: distributions that code and its tests may import where `reward_kind` is `code`.
         partial: of `code`, whether a response is worth the share of tests that it passes.
+        sandbox: of `code`, `required` or `optional`: whether it runs where the host cannot hold it.
+        environment: names of variables that the process that scores has beside those of `worker.INHERITED`.
     """
 
     reward_kind: str
@@ -58,6 +60,8 @@ class ScorerConfig:
     pattern: str | None = None
     packages: tuple[str, ...] = ()
     partial: bool = False
+    sandbox: str = "required"
+    environment: tuple[str, ...] = ()
 
     @classmethod
     def of_part(cls, part: RewardSpec, paths: JobPaths, deadline_s: float) -> ScorerConfig:
@@ -71,6 +75,8 @@ class ScorerConfig:
             pattern=part.pattern,
             packages=part.packages,
             partial=part.partial,
+            sandbox=part.sandbox,
+            environment=part.environment,
         )
 
 
@@ -91,7 +97,8 @@ class ReadyReward:
 def resolve(config: ScorerConfig) -> ReadyReward:
     """Turn the reward section of a job into a `ReadyReward`.
 
-    Raises `InputError` if the kind is unknown, the function cannot be imported or called, or a package is missing.
+    Raises `InputError` if the kind is unknown, the function cannot be imported or called, a package is missing, or this
+    host cannot hold the code that it runs.
     """
     reward_kind = config.reward_kind
     if reward_kind == "function":
@@ -114,7 +121,7 @@ def resolve(config: ScorerConfig) -> ReadyReward:
     if reward_kind == "code":
         from .kinds.code_reward import START_S, CodeReward, probe
 
-        notes = probe(config.memory_bytes, config.packages)
+        notes = probe(config.memory_bytes, config.packages, config.sandbox)
         # The sandbox keeps the response's deadline itself and needs time around it to start and to clean up.
         sandboxed = partial(
             CodeReward, memory_bytes=config.memory_bytes, packages=config.packages, partial=config.partial

@@ -79,7 +79,7 @@ def judge_config(job: Job, model: str, planned: RewardJudge, pool: Pool, tokeniz
 
     part = job.reward.judge
     assert part is not None and part.prompt is not None, "a plan with a judge is of a job with one"
-    shape = AutoConfig.from_pretrained(model)
+    shape = AutoConfig.from_pretrained(model, trust_remote_code=False)
     shape = getattr(shape, "text_config", shape)
     most = int(shape.max_position_embeddings)
     prompt = fitting_prompt(job, tokenizer, most, model)

@@ -8,9 +8,11 @@ its sandboxes below this process):
 
 - address space: `memory_bytes` beyond what the process has after its imports;
 - CPU seconds of each call: those of its deadline on every core that it may use; wall time is the parent's to keep;
-- no core dump, a process group of its own so that it can be killed with all that it started, and death with its parent.
+- no core dump, a process group of its own so that it can be killed with all that it started, and death with its parent;
+- an environment without the host's secrets (`worker.INHERITED`). That of its worker is hidden, too, but from root;
+  `math` and `format` look into no process that they did not start, where the kernel has Landlock (5.19).
 
-Files, sockets and the environment are the function's own affair: it may well ask a judge elsewhere.
+Files and sockets are the function's own affair: it may well ask a judge elsewhere.
 
 Requests (a pickled `(batch, budget_s, rows)`) and answers (JSON) travel through two pipes, each after its length. A
 batch is read whole before its first row is scored, and each row is answered as it ends, so that neither side waits for
@@ -20,6 +22,7 @@ only the process that was started answers, never a copy of it that the function 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -35,6 +38,7 @@ from typing import Any
 from ...plans.yaml.errors import InputError
 from .functions import ReadyReward, ScorerConfig, resolve
 from .sandbox.kernel import die_with_parent, hides_memory, lower
+from .sandbox.visible_files import own_processes_only
 from .scoring import judge_one, score_one, where
 
 LENGTH = struct.Struct("<I")
@@ -48,7 +52,10 @@ def main(requests: int, answers: int, fields: dict[str, Any], explains: bool = F
     `requests` and `answers` are file descriptors, `fields` those of a `ScorerConfig` as they come out of JSON.
     `explains`: the answers have the steps of each verdict, too.
     """
-    config = ScorerConfig(**fields | {"packages": tuple(fields["packages"])})
+    config = ScorerConfig(**fields | {name: tuple(fields[name]) for name in ("packages", "environment")})
+    if config.reward_kind in ("math", "format"):  # the others may have sandboxes, which mount and gain privileges
+        with contextlib.suppress(OSError):  # a kernel without Landlock
+            own_processes_only()
     die_with_parent()
     for descriptor in (requests, answers):
         os.set_inheritable(descriptor, False)

@@ -19,11 +19,13 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -42,6 +44,23 @@ LOOK_S = 0.5
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STARVED_CPU_SHARE = 0.03
 """A process that is ready to run and had less than this share of a CPU was not let run; one that computes gets more."""
+
+INHERITED = re.compile(
+    "PATH|HOME|USER|LOGNAME|SHELL|PWD|TERM|LANG|LANGUAGE|LC_.+|TZ|TMP|TEMP|TMPDIR|PYTHON.*|VIRTUAL_ENV|CONDA_PREFIX|"
+    "LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_.+|OMP_.+|KMP_.+|MKL_.+|OPENBLAS_.+|NUMEXPR_.+|NUMBA_.+|CUDA_.+|NVIDIA_.+|"
+    "XDG_.+_(HOME|DIR)|HF_HOME|HF_HUB_CACHE|HF_HUB_OFFLINE|HF_DATASETS_CACHE|HF_DATASETS_OFFLINE|TRANSFORMERS_OFFLINE|"
+    "TOKENIZERS_PARALLELISM|NLTK_DATA|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE"
+)
+"""Variables of the environment that a program in Python may need to run, and its libraries to find their files. All
+others stay with the host: tokens and keys have names of any kind, so none of them is listed."""
+
+
+def inherited(environment: Mapping[str, str], named: Collection[str] = ()) -> dict[str, str]:
+    """The environment of a process that scores: what it needs to run of that of its host, and what the job has `named`
+    (reward.environment). One thread for each library: the cores belong to the engine that decodes meanwhile."""
+    kept = {name: value for name, value in environment.items() if INHERITED.fullmatch(name) or name in named}
+    return kept | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
 
 Row = tuple[str, str, Any, float]
 """Prompt, response, answer, deadline in seconds."""
@@ -83,6 +102,8 @@ class RewardWorker:
         if self._process is not None and self._process.poll() is None:
             return self._up()
         self.kill()  # it ended between two calls, if there was one
+        if not self._explains:  # what scores has the same user, and this process the environment that it must not see
+            hide_memory()
         theirs, self._requests = os.pipe()
         self._answers, back = os.pipe()
         arguments = json.dumps([theirs, back, asdict(self._config), self._explains])
@@ -96,8 +117,7 @@ class RewardWorker:
             stdin=subprocess.DEVNULL,
             stdout=2 if self._explains else None,  # what a function prints is no part of the command's result
             pass_fds=(theirs, back),
-            # The cores belong to the engine that decodes meanwhile.
-            env=os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+            env=inherited(os.environ, self._config.environment),
             # A group that can be killed whole, and no session: Linux gives each session a share of the CPUs of its own
             # (autogroup), and lets one that mostly sleeps wait for seconds beside an engine that decodes.
             process_group=0,

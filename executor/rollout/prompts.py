@@ -34,8 +34,8 @@ def load_tokenizer(model_path: str) -> Any:
 
     try:
         name, revision = pretrained(model_path)
-        tokenizer = AutoTokenizer.from_pretrained(name, **revision)
-        config = AutoConfig.from_pretrained(name, **revision)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **revision)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **revision)
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(

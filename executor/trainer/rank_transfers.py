@@ -9,6 +9,7 @@ opens (`ipc`), or rank 0 broadcasts it to the engine ranks (`nccl`).
 from __future__ import annotations
 
 import math
+import socket
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -195,7 +196,10 @@ class RankTransfers:
         if slots == "host":
             self._shared = BucketMemory(bucket_bytes)
             return self._shared.handle()
-        self._store = self._store or TCPStore(node_address(), 0, None, True)
+        if self._store is None:  # it listens on the cluster's interface alone
+            listener = socket.create_server((node_address(), 0))
+            port = listener.getsockname()[1]
+            self._store = TCPStore(node_address(), port, None, True, master_listen_fd=listener.detach())
         return f"{self._store.host}:{self._store.port}/{uuid.uuid4().hex}"
 
     @answered

@@ -34,6 +34,7 @@ from .manifest import sync_folder, write_manifest
 from .optimizer import ShardedAdamW
 from .policy.adapters import trained_parameters
 from .policy.local_tensors import cut_as, host_zeros, local
+from .state_metadata import TensorReader
 
 State = dict[str, dict[str, torch.Tensor]]
 
@@ -172,11 +173,14 @@ def save_state(folder: Path, state: State, rank: int, group: dist.ProcessGroup |
 
 
 def load_state(folder: Path, state: State) -> None:
-    """Read `folder` into the tensors of `state`; collective over all ranks. Raises FileNotFoundError."""
+    """Read `folder` into the tensors of `state`; collective over all ranks. Nothing that the folder holds is run.
+    Raises FileNotFoundError; InputError if its table of tensors is none."""
     if not folder.is_dir():
         raise FileNotFoundError(f"no checkpoint at {folder}")
+    reader, alone = TensorReader(folder), not dist.is_initialized()
+    reader.read_metadata()  # refused here, in one line: torch would look for other tables, and log traces of both
     with _silent_if_single():
-        dcp.load(state, checkpoint_id=folder, no_dist=not dist.is_initialized())  # type: ignore[attr-defined]
+        dcp.load(state, storage_reader=reader, no_dist=alone)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -247,7 +248,7 @@ class TrainerGroup:
         method = None
         if self.config.ranks > 1:
             points = await self._all("meeting_point", deadline_s)  # rank 0's is where they meet
-            method = f"tcp://{points}"
+            method = f"tcp://{points}/{secrets.token_hex(16)}"  # a nonce, which ranks of another start lack
         self.parameters, self.trained_parameters, self._pairs = await self._all("construct", deadline_s, method)
         self._constructed = True
 

@@ -47,7 +47,8 @@ class Trainer:
     Args:
         config: what all ranks share.
         rank: number of this rank.
-        init_method: where ranks meet (`tcp://host:port`, `file://path`); needed if and only if there are several.
+        init_method: where ranks meet (`tcp://host:port/secret`, `file://path`); needed if and only if there are
+            several.
     """
 
     def __init__(self, config: TrainerConfig, rank: int = 0, init_method: str | None = None) -> None:

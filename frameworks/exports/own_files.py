@@ -96,6 +96,7 @@ def score(prompt, response, answer):
 def _config(part: RewardSpec, source: ExportSource) -> str:
     said: dict[str, Any] = {"reward_kind": part.kind, "function": part.function, "deadline_s": part.deadline_s}
     said |= {key: value for key in ("pattern", "packages", "partial", "memory_bytes") if (value := getattr(part, key))}
+    said |= {"sandbox": part.sandbox} if part.sandbox == "optional" else {}
     shown = ", ".join(f"{key}={value!r}" for key, value in said.items())
     return f"ScorerConfig({shown}, search_path=str(HERE / {source.reward_folder!r}))"
 

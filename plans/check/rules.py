@@ -163,6 +163,7 @@ policy-slowdown          a job in a group that is slower than the policy allows
 policy-bounds-kept       fewer kept bounds than the policy requires
 policy-nodes             more nodes of a pool than the policy allows
 policy-unknown-pool      a policy whose limits on nodes name no pool of the cluster
+policy-sandbox           a code reward whose sandbox is optional, where the policy requires it
 policy-job-files         a job whose data or model is missing, where the policy requires them
 """,
 }

@@ -70,6 +70,12 @@ def plan_breaches(plan: Plan, file: SiteRulesFile, job: Job | None) -> Iterator[
         yield builder.fault("policy-mode", ("job", "bias", "mode"), f"is {plan.job.bias.mode}", "forbidden_modes")
     if site_rules.require_slo and job is not None:
         yield from _slo(builder, job)
+    if site_rules.require_sandbox and job is not None:
+        for part in job.reward.parts:
+            if part.sandbox == "optional":
+                message = f"the job's {'.'.join(map(str, job.reward.key_of(part)))}.sandbox is optional"
+                remedy = "remove it, and run reward workers where user namespaces or Landlock are to be had"
+                yield builder.fault("policy-sandbox", ("inputs", "job"), message, "require_sandbox", remedy)
     provenance = plan.inputs.profile.provenance
     if site_rules.allowed_provenance is not None and provenance not in site_rules.allowed_provenance:
         location: Loc = ("inputs", "profile", "provenance")

@@ -91,6 +91,8 @@ UNREAD: Mapping[Kind, tuple[str, ...]] = {
         "reward.max_tokens",
         "reward.retries",
         "reward.memory_bytes",
+        "reward.sandbox",
+        "reward.environment",
         "rollout.seed_per_sample",
         "algorithm.name",
         "algorithm.learning_rate",

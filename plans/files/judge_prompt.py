@@ -75,7 +75,7 @@ def _tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise InputError(f"the judge's model has no tokenizer to load ({reason}); take another judge") from error

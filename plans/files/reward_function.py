@@ -142,6 +142,12 @@ def must_be_callable(job: Job, job_path: str | Path) -> None:
         raise error_at(job_path, loc, f"{'.'.join(map(str, loc))}: {fault}")
 
 
+def module_file(folder: Path, path: str) -> Path | None:
+    """The file below `folder` that the module of `path` (`pkg.mod:name`) is imported from; None if none is there."""
+    place = folder.joinpath(*path.partition(":")[0].split("."))
+    return next((each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()), None)
+
+
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _BINDERS = (b"import *", b"__getattr__", b"globals", b"exec", b"setattr", b"sys.modules", b"__dict__")
 """What may bind a name that a module's text does not show."""
@@ -151,9 +157,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 def source_fault(folder: Path, path: str) -> str | None:
     """Why the reward function `path` (`pkg.mod:name`), whose module stands below `folder`, cannot be called; None if it
     can be, or if its text does not show it."""
-    module, _, name = path.partition(":")
-    place = folder.joinpath(*module.split("."))
-    file = next((each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()), None)
+    name, file = path.partition(":")[2], module_file(folder, path)
     if file is None:
         return None
     try:

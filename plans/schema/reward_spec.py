@@ -159,6 +159,8 @@ _KINDS_OF_KEY = {
     "memory_bytes": WORKER_KINDS,
     "packages": ("code",),
     "partial": ("code",),
+    "sandbox": ("code",),
+    "environment": ("function", "math"),
     "adaptive_timeout": WORKER_KINDS,
     "shortest_deadline_s": WORKER_KINDS,
 }
@@ -181,6 +183,10 @@ Word = Annotated[str, Field(pattern=r"^\S(.{0,198}\S)?$")]
 
 Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$")]
 """The name of a distribution."""
+
+
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+"""The name of a variable of the environment."""
 
 
 Source = Annotated[str, Field(min_length=1, max_length=200)]
@@ -274,6 +280,16 @@ class RewardSpec(Deadlines):
     """Of kind code: false: 1 if a response passes all tests, else 0; true: the share of its tests, or of its cases of
     input and output, that it passes."""
 
+    sandbox: Annotated[Literal["required", "optional"], Field(exclude_if=lambda value: value == "required")] = (
+        "required"
+    )
+    """Of kind code: `required`: a host that can neither give responses files of their own nor protect its own from them
+    runs none; `optional`: there they can read and write what the user can, and the run only says so."""
+
+    environment: Annotated[tuple[Variable, ...], Field(exclude_if=is_empty, strict=False)] = ()
+    """Of kinds function and math: variables of the environment that the reward sees beside those that any Python
+    program needs, such as `[OPENAI_API_KEY]`. Tokens and keys of the host are among what it does not see."""
+
     adaptive_timeout: Annotated[AdaptiveTimeout | None, Field(exclude_if=is_none)] = None
     """Shorter deadlines for prompts whose correct answers are fast; null: `deadline_s` for all."""
 
@@ -331,7 +347,7 @@ class RewardSpec(Deadlines):
             )
         for key in sorted(self.model_fields_set & set(_KINDS_OF_KEY)):
             kinds = _KINDS_OF_KEY[key]
-            if self.kind not in kinds and getattr(self, key) not in (None, (), False):
+            if self.kind not in kinds and getattr(self, key) not in (None, (), False, "required"):
                 other = f" or write kind: {kinds[0]}" if len(kinds) == 1 else ""
                 raise cross_error(f"{key} has no effect with kind {self.kind}; remove it{other}", key)
         if self.kind == "judge" and (self.scale is None) == (self.verdicts is None):

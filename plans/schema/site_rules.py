@@ -122,6 +122,9 @@ class SiteRules(Strict):
     allow_other_versions: bool = False
     """Whether a plan may have been solved by another version of rlplan than the one that checks it."""
 
+    require_sandbox: bool = False
+    """Whether a job is refused whose `code` reward says `sandbox: optional`. Plans of one job."""
+
     require_job_files: bool = False
     """Whether a job's data and model must exist on the machine that checks the plan."""
 

@@ -172,15 +172,15 @@ SECTIONS = ("model", "data", "reward", "rollout")
 def subject_digest(job: Job, paths: JobPaths) -> str:
     """SHA-256 over the job's sections model, data, reward, rollout and engine, the data file and config.json.
 
-    Weights are not read: they may be large, and a profile of one checkpoint of a model serves the next one too. Nor is
-    the adaptive timeout and the memory of a reward: they are measured under the longest deadline, and where the memory
-    is enough.
+    Weights are not read: they may be large, and a profile of one checkpoint of a model serves the next one too. Nor are
+    the adaptive timeout, the memory, the sandbox and the environment of a reward: it is measured under the longest
+    deadline, and where these are enough.
     """
     named = [*SECTIONS, *(["engine"] if job.engine is not None else [])]
     sections = {name: getattr(job, name).model_dump(mode="json") for name in named}
     rewards = sections["reward"] if isinstance(sections["reward"], list) else [sections["reward"]]
     for part in rewards:
-        for key in ("adaptive_timeout", "memory_bytes"):
+        for key in ("adaptive_timeout", "memory_bytes", "sandbox", "environment"):
             part.pop(key, None)
     sections["data"].pop("held_out", None)  # lengths of both parts are alike
     sections["data"].pop("prompts", None)  # nothing can be measured without the file, whose bytes are in the digest

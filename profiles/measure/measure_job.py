@@ -401,5 +401,5 @@ def parameter_count(model_path: str) -> int:
 
     with torch.device("meta"):
         name, revision = pretrained(model_path)
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(name, **revision))
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(name, trust_remote_code=False, **revision))
     return sum(parameter.numel() for parameter in model.parameters())

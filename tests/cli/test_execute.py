@@ -16,6 +16,7 @@ import rlplan as package
 from rlplan.cli.execute import placement_data, placement_lines
 from rlplan.cli.screens import live as group_live
 from rlplan.cli.screens.live import GroupView, LiveView
+from rlplan.cli.shared.trust import Trust
 from rlplan.executor.groups.job_process import JobEnd
 from rlplan.executor.placement.live_checks import LiveCheck
 from rlplan.executor.placement.run_placement import Room, place
@@ -37,7 +38,8 @@ def test_a_dry_run_looks_for_room_in_the_cluster(lack, code, solved, monkeypatch
     found = LiveCheck(["10.0.0.7"], lack, in_cluster=True)
     monkeypatch.setattr("rlplan.executor.placement.live_checks.live_check", lambda placement, kind: found)
     text = printed("execute", solved / "plan.yaml", "--show-placement", code=code)
-    assert text.startswith("node 0 of pool main: 10.0.0.7\n")
+    listed, _, placed = text.partition("node 0 of pool main: 10.0.0.7\n")
+    assert placed and all(line.split()[0] in ("reads", "loads", "writes", "digest") for line in listed.splitlines())
     assert text.splitlines()[-1] == (f"cluster in RAY_ADDRESS: {lack}" if lack else SOUND.strip())
     result = data("execute", solved / "plan.yaml", "--dry-run", code=code)
     assert (result["shortage"], result["ok"]) == (lack, not lack)
@@ -83,6 +85,13 @@ ENDS = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def nothing_strange(monkeypatch):
+    """Groups that are made up here have no documents."""
+    monkeypatch.setattr("rlplan.cli.shared.trust.trust_of", lambda *_: Trust([], {}, "d"))
+
+
+@pytest.mark.usefixtures("nothing_strange")
 @pytest.mark.parametrize("how", ENDS)
 def test_groups_end_with_the_worst_code_of_their_jobs(how, tmp_path, monkeypatch):
     ends, code, said = ENDS[how]
@@ -104,6 +113,7 @@ def test_groups_end_with_the_worst_code_of_their_jobs(how, tmp_path, monkeypatch
         assert found["jobs"][name] == row
 
 
+@pytest.mark.usefixtures("nothing_strange")
 def test_a_dry_run_of_groups_names_jobs_nodes_and_what_lacks(monkeypatch, tmp_path):
     job = SimpleNamespace(name="a", execution=SimpleNamespace(plan_path=EXAMPLES / "math-32b.yaml"))
     prepared = [SimpleNamespace(key="g1", jobs=[job], rooms=["one", "two"], kind="cuda")]
@@ -115,18 +125,19 @@ def test_a_dry_run_of_groups_names_jobs_nodes_and_what_lacks(monkeypatch, tmp_pa
     )
     dry = ("execute", EXAMPLES / "groups.yaml", "--dry-run")
     assert printed(*dry).endswith("are in order: g1 with a, on 2 nodes\n")
-    assert data(*dry) == {"groups": {"g1": ["a"]}, "findings": [], "shortage": None, "ok": True}
+    trust = {"reach": [], "digest": "d", "of_others": []}
+    assert data(*dry) == {"groups": {"g1": ["a"]}, "findings": [], "shortage": None, "ok": True, "trust": trust}
     shutil.copytree(EXAMPLES, tmp_path / "site")
     (tmp_path / "site" / "rlplan.policy.yaml").write_text("rlplan_policy: 1\nmax_usd_per_hour: 1\n")
     broken = data("execute", tmp_path / "site" / "groups.yaml", "--dry-run", code=1)
     assert not broken["ok"] and ["[policy-usd-per-hour]" in text for text in broken["findings"]] == [True]
     lacks.append("no node")
-    assert printed(*dry, code=1) == "cluster in RAY_ADDRESS: no node\n"
+    assert printed(*dry, code=1) == "digest  d\ncluster in RAY_ADDRESS: no node\n"
     assert not data(*dry, code=1)["ok"]
     lacks.clear()
     finding = Finding("train-memory", "p.yaml", 3, "", "too much")
     monkeypatch.setattr("rlplan.cli.shared.findings.memory_findings", lambda plan: [finding])
-    assert printed(*dry, code=1) == "p.yaml:3: [train-memory] too much\n"
+    assert printed(*dry, code=1) == "p.yaml:3: [train-memory] too much\ndigest  d\n"
     assert data(*dry, code=1)["findings"] == ["p.yaml:3: [train-memory] too much"]
 
 

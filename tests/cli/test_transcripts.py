@@ -76,6 +76,7 @@ def played(session: Session, at: Path) -> list[str]:
             assert result.returncode == 0 or listing(at) == before, f"{line} fails, and writes"
             text = result.stdout.splitlines() + [f"! {each}" for each in result.stderr.splitlines()]
             text = [re.sub(r"measured \d+ days? ago", "measured {days} ago", each) for each in text]
+            text = [re.sub(r'(digest(?:":)? +"?)[0-9a-f]{16}', r"\1{sixteen digits}", each) for each in text]
             code = [f"[{result.returncode}]"] if result.returncode else []
             lines += [
                 line,

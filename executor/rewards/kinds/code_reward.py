@@ -3,7 +3,8 @@
 The response's code and the tests run in two processes of one sandbox per sample (`sandbox`): limits on CPU time,
 memory, file size and open files; an empty environment; the standard library and the packages that the job states; a
 temporary folder as the only place to write to; no network; nothing of the host's files but the interpreter, those
-packages and the system's programs. What the kernel does not permit is left out and told (`probe`).
+packages and the system's programs. What the kernel does not permit is left out and told; without files of its own and
+without Landlock nothing runs, unless the job permits it (`probe`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 from ....plans.answers import AnswerError
 from ....plans.answers.code_tests import code_tests
 from ....plans.answers.packages import unstated
+from ....plans.yaml.errors import InputError
+from ..sandbox.isolation import unconfined
 from ..sandbox.verdict import MEMORY_BYTES, PolicyError, PolicyTimeout, RowError, Verdict
 from ..sandbox.warm_sandbox import START_S as START_S
 from ..sandbox.warm_sandbox import SandboxError as SandboxError
@@ -32,12 +35,18 @@ def sandbox_of(memory_bytes: int = MEMORY_BYTES, packages: tuple[str, ...] = ())
     return _warm[key]
 
 
-def probe(memory_bytes: int = MEMORY_BYTES, packages: tuple[str, ...] = ()) -> tuple[str, ...]:
+def probe(
+    memory_bytes: int = MEMORY_BYTES, packages: tuple[str, ...] = (), needed: str = "required"
+) -> tuple[str, ...]:
     """Start a sandbox and run next to nothing in it; return its notes on what this machine does not permit.
 
-    Raises `SandboxError` if sandboxes do not work here at all, `InputError` for a package that is not installed.
+    Raises `SandboxError` if sandboxes do not work here at all, `InputError` for a package that is not installed, and
+    for a machine that cannot hold a response, if that is `needed` (reward.sandbox: `required`).
     """
     sandbox = sandbox_of(memory_bytes, packages)
+    sandbox.start()
+    if needed == "required" and (fault := unconfined(sandbox.lacks, os.getuid() == 0)) is not None:
+        raise InputError(f"reward.sandbox: {fault}")
     result = sandbox.run("def f(): return 1", "assert f() == 1", START_S)
     if not result.passed:
         raise SandboxError(f"a short program fails in the sandbox: {result.detail}")

@@ -1,7 +1,8 @@
 """What holds a sample's processes: entered once by the starter, completed by each tester before it forks the response.
 
-A host may permit less than all of it. What it lacks is left out and told (`lacks`); what was there when the starter
-tried it must be there for each sample, or the sample is not run.
+A host may permit less than all of it. What it lacks is left out and told (`lacks`), and whether the rest still holds a
+response is said by `unconfined`; what was there when the starter tried it must be there for each sample, or the sample
+is not run.
 """
 
 from __future__ import annotations
@@ -44,6 +45,25 @@ TOLD = {
     CALLS: "system calls are not filtered",
 }
 """By part of the isolation, what is so where a host lacks it."""
+
+
+def unconfined(lacks: dict[str, str], root: bool) -> str | None:
+    """Why a host that lacks these parts of the isolation cannot hold a response, and what to do, in one line; None if
+    it can. `root`: reward workers run as root.
+
+    What holds it is a file system of its own, or Landlock, each of which needs nothing of the other. Without both it
+    reads and changes what the user can: limits of a process (memory, CPU, open files) and the filter of calls remain,
+    and none of them keeps a file. What else a host lacks leaves files and verdicts safe, and is told alone.
+    """
+    if not {FILES, LANDLOCK} <= lacks.keys():
+        return None
+    whose = "root, if without its privileges," if root and ROOT in lacks else "this user"
+    return (
+        f"this host can hold no response: there is no file system of its own ({lacks[FILES]}) and no Landlock "
+        f"({lacks[LANDLOCK]}), so that its code would read and change what {whose} can; permit user namespaces "
+        "(user.max_user_namespaces, a container's seccomp profile), or run reward workers on Linux 5.13 or later with "
+        "Landlock, or write sandbox: optional"
+    )
 
 
 class Isolation:

@@ -18,6 +18,8 @@ import struct
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 CLONE_NEWNET, CLONE_NEWIPC = 0x40000000, 0x08000000
 PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 3, 4, 36, 38
+CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 19, 21, 38
+"""What lets root look into any process (the last two since Linux 6.14)."""
 CLONE_CALL = {"x86_64": 56, "aarch64": 220}
 CAPABILITY_VERSION_3 = 0x20080522
 
@@ -73,11 +75,15 @@ def hides_memory() -> bool:
     return bool(libc.prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 0)
 
 
-def drop_capabilities() -> None:
-    """Give up all capabilities; without new privileges no execve brings them back."""
-    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    nothing = (ctypes.c_uint32 * 6)()
-    check(libc.capset(ctypes.byref(header), ctypes.byref(nothing)), "capset")
+def drop_capabilities(*only: int) -> None:
+    """Give up capabilities, all if none is named; without new privileges no execve brings them back."""
+    header, sets = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    if only:
+        check(libc.capget(ctypes.byref(header), ctypes.byref(sets)), "capget")
+    for each in only:
+        for kind in range(3):  # effective, permitted, inheritable: 32 of each, then the others
+            sets[each // 32 * 3 + kind] &= ~(1 << each % 32)
+    check(libc.capset(ctypes.byref(header), ctypes.byref(sets)), "capset")
 
 
 def fork_into(flags: int) -> int:

@@ -11,7 +11,16 @@ import os
 import sys
 from typing import Any
 
-from .kernel import CLONE_NEWNS, check, libc
+from .kernel import (
+    CAP_PERFMON,
+    CAP_SYS_ADMIN,
+    CAP_SYS_PTRACE,
+    CLONE_NEWNS,
+    check,
+    drop_capabilities,
+    gain_no_privileges,
+    libc,
+)
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_NOATIME, MS_BIND, MS_REC, MS_PRIVATE = (
     1, 2, 4, 8, 32, 1024, 4096, 16384, 1 << 18,
@@ -30,6 +39,7 @@ WORK = "/tmp/sandbox"
 # Numbers of the calls are the same on every architecture (linux/landlock.h, since Linux 5.13).
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REFER, TRUNCATE, IOCTL = (1 << bit for bit in (0, 1, 2, 3, 13, 14, 15))
+REFER_SINCE = 2
 READS = EXECUTE | READ_FILE | READ_DIR
 # Everything that changes the file system in Landlock's first version: write, remove, make (bits 1 and 4 to 12).
 CHANGES_V1 = WRITE_FILE | sum(1 << bit for bit in range(4, 13))
@@ -59,19 +69,42 @@ def ruleset(readable: list[str], writable: list[str]) -> int:
     lead out of the processes under these rules. Raises `OSError` if the host has no Landlock.
     """
     known = landlock_version()
-    changes = CHANGES_V1 | (REFER if known >= 2 else 0) | (TRUNCATE if known >= 3 else 0)
+    changes = CHANGES_V1 | (REFER if known >= REFER_SINCE else 0) | (TRUNCATE if known >= 3 else 0)
     handled = READS | changes | (IOCTL if known >= 5 else 0)
     rules = _Ruleset(handled, TCP if known >= 4 else 0, SIGNALS_AND_SOCKETS if known >= SIGNALS_SINCE else 0)
-    size = 24 if known >= SIGNALS_SINCE else 16 if known >= 4 else 8
-    fd = check(libc.syscall(CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(size), 0), "landlock_create_ruleset")
+    fd = _ruleset(rules, 24 if known >= SIGNALS_SINCE else 16 if known >= 4 else 8)
     for paths, access in ((readable, READS), (writable, READS | changes)):
         for path in paths:
-            beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
             wanted = access if os.path.isdir(path) else access & OF_FILES  # noqa: PTH112 - see the package: few imports
-            rule = _PathBeneath(wanted & handled, beneath)
-            check(libc.syscall(ADD_RULE, fd, 1, ctypes.byref(rule), 0), "landlock_add_rule")
-            os.close(beneath)
+            _permit(fd, path, wanted & handled)
     return fd
+
+
+def own_processes_only() -> None:
+    """Forbid this process, and all that it starts, to look into processes that it did not start: their environment,
+    memory, descriptors. Files stay as they are; no mounts are made and no program gains privileges from now on.
+
+    Raises `OSError` if the host has no Landlock that leaves files alone (Linux 5.19).
+    """
+    if landlock_version() < REFER_SINCE:  # the first one forbids to move files between folders
+        raise OSError("Landlock is too old")
+    gain_no_privileges()
+    fd = _ruleset(_Ruleset(REFER, 0, 0), 8)
+    _permit(fd, "/", REFER)
+    restrict(fd)
+    os.close(fd)
+    drop_capabilities(CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON)
+
+
+def _ruleset(rules: _Ruleset, size: int) -> int:
+    return check(libc.syscall(CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(size), 0), "landlock_create_ruleset")
+
+
+def _permit(ruleset: int, path: str, access: int) -> None:
+    beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    rule = _PathBeneath(access, beneath)
+    check(libc.syscall(ADD_RULE, ruleset, 1, ctypes.byref(rule), 0), "landlock_add_rule")
+    os.close(beneath)
 
 
 def restrict(fd: int) -> None:

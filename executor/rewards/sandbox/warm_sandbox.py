@@ -102,6 +102,8 @@ class WarmSandbox:
         self._ended: dict[int, str] = {}
         self.notes: tuple[str, ...] = ()
         """What this host does not permit; known once it has started."""
+        self.lacks: dict[str, str] = {}
+        """The same, by part of the isolation (`isolation.TOLD`) with its reason."""
 
     def start(self) -> None:
         """Start it unless it is up. Raises `SandboxError` if sandboxes do not work here at all."""
@@ -126,7 +128,7 @@ class WarmSandbox:
         if told is None or "failure" in told:
             self.close()
             raise SandboxError(f"sandbox did not start: {told['failure'] if told else tail or 'no message'}")
-        self.notes = tuple(told["notes"])
+        self.notes, self.lacks = tuple(told["notes"]), told["lacks"]
         if FILES not in told["lacks"]:
             # The starter's root directory was made there, and is no longer found there by anybody.
             clear(self._folder)

@@ -127,7 +127,7 @@ def load_policy(
 def config_of(path: str) -> Any:
     """The config of a model, by the name that `JobPaths.model` has for it."""
     name, revision = pretrained(path)
-    return AutoConfig.from_pretrained(name, **revision)
+    return AutoConfig.from_pretrained(name, trust_remote_code=False, **revision)
 
 
 def _check(path: str, mesh: RankMesh, lora: LoraSpec | None) -> None:

@@ -18,13 +18,16 @@ all-reduce gives the same to all.
 from __future__ import annotations
 
 import re
+import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from ...processes.host import stay_on_cluster_interface
 from .local_tensors import local
 
 COLLECTIVE_DEADLINE = timedelta(minutes=10)  # a rank that waits longer for the others fails, naming the collective
@@ -81,17 +84,21 @@ def join(
 ) -> RankMesh:
     """Join the process group of all ranks and make the groups within it (collective).
 
-    `init_method`: where ranks meet; None for one rank, which needs a group only for the library's sake.
+    `init_method`: where ranks meet, `tcp://HOST:PORT/SECRET` (`meeting_store`) or one of torch's; None for one rank,
+    which needs a group only for the library's sake.
     """
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     ranks = dp * sp * tp
+    store: Any = None
+    where = init_method
     if init_method is None:
         store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
-    else:
-        dist.init_process_group(
-            backend, init_method=init_method, rank=rank, world_size=ranks, timeout=COLLECTIVE_DEADLINE
-        )
+    elif init_method.startswith("tcp://"):
+        stay_on_cluster_interface()
+        store, where = meeting_store(init_method.removeprefix("tcp://"), leads=rank == 0), None
+    dist.init_process_group(
+        backend, init_method=where, store=store, rank=rank, world_size=ranks, timeout=COLLECTIVE_DEADLINE
+    )
     batch = _group_of(rank, [[first + tp * i for i in range(dp * sp)] for first in range(tp)])
     sequence = tensor = copies = None
     if sp > 1:
@@ -103,6 +110,25 @@ def join(
         size = ranks // state_copies
         copies = _group_of(rank, [list(range(first, ranks, size)) for first in range(size)])
     return RankMesh(rank, dp, sp, tp, state_copies, sequence, tensor, batch, copies)
+
+
+def meeting_store(meeting: str, leads: bool) -> PrefixStore:
+    """The store in which ranks meet at HOST:PORT/SECRET; the one that leads serves it.
+
+    It listens at HOST alone, where torch's own would at every address of the machine, and all keys begin with the
+    SECRET, a nonce that the driver made for this start: ranks of another start or run, and who guesses, find nobody.
+    Raises ConnectionError where that rank cannot listen there, torch's DistNetworkError where it cannot be reached.
+    """
+    address, _, secret = meeting.partition("/")
+    host, _, port = address.rpartition(":")
+    listener = None
+    if leads:
+        try:
+            listener = socket.create_server((host, int(port))).detach()
+        except OSError as error:  # someone took the port meanwhile; a new start finds another
+            raise ConnectionError(f"no rank can listen at {address}: {error.strerror}") from error
+    own = TCPStore(host, int(port), None, leads, COLLECTIVE_DEADLINE, wait_for_workers=False, master_listen_fd=listener)
+    return PrefixStore(secret, own)
 
 
 def _group_of(rank: int, groups: list[list[int]]) -> dist.ProcessGroup:

@@ -535,7 +535,7 @@ def test_an_engine_on_cores_and_one_on_gpus_have_their_own_options(monkeypatch):
         and not engine_arguments(replace(CONFIG, sleeps=False, device="cuda"))["enable_sleep_mode"]
     )
     found = SimpleNamespace()
-    auto = SimpleNamespace(from_pretrained=lambda path: found)
+    auto = SimpleNamespace(from_pretrained=lambda path, **_: found)
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoConfig=auto))
     for found.max_position_embeddings, tokens in ((None, 67), (66, 66), (50, 64)):
         assert context_tokens(replace(CONFIG, draft_tokens=3)) == tokens

@@ -119,3 +119,13 @@ def answer_unasked(prompt, response, answer):
 
 
 not_a_function = 3
+
+
+def tell_the_environment(prompt, response, answer):
+    """Raises with what is to be seen of a variable: in this process, and in one of the worker's."""
+    parent = Path(f"/proc/{os.getppid()}/environ")
+    try:
+        seen = "seen" if response.encode() in parent.read_bytes() else "not there"
+    except PermissionError:
+        seen = "hidden"
+    raise ValueError(f"own {os.environ.get(response)!r}, the parent's {seen}")

@@ -2,12 +2,17 @@
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout, RowError
+from rlplan.executor.rewards.functions import PolicyError, PolicyTimeout, RowError, ScorerConfig, resolve
+from rlplan.executor.rewards.kinds import code_reward
 from rlplan.executor.rewards.kinds.code_reward import CodeReward, probe, sandbox_of
+from rlplan.executor.rewards.sandbox.isolation import TOLD, unconfined
+from rlplan.executor.rewards.sandbox.warm_sandbox import WarmSandbox
+from rlplan.plans.yaml.errors import InputError
 
 isolated = pytest.mark.usefixtures("isolation")
 protected = pytest.mark.usefixtures("protection")
@@ -140,3 +145,27 @@ def test_the_tests_cannot_be_read_from_stdin_and_output_is_no_proof():
     guess = "for fd in range(3, 20):\n    try:\n        os.write(fd, b'0' * 32)\n    except OSError:\n        pass\n"
     with pytest.raises(PolicyError, match="ended with code 0 before the tests did"):
         reward(f"import os\n{guess}os._exit(0)")
+
+
+def test_a_host_that_cannot_hold_code_runs_none():
+    lacks = {"files": "Operation not permitted", "landlock": "Function not implemented", "root": "no namespaces"}
+    for part in ("files", "landlock"):
+        assert unconfined({name: why for name, why in lacks.items() if name != part}, root=True) is None
+    fault = unconfined(lacks, root=True)
+    for told in ("(Operation not permitted)", "(Function not implemented)", "what root", "user namespaces",
+                 "sandbox: optional"):  # fmt: skip
+        assert told in fault
+    assert "what this user can" in unconfined(lacks, root=False) and len(fault.splitlines()) == 1
+    assert all(unconfined({part: ""}, root=False) is None for part in TOLD)
+
+
+def test_a_sandbox_that_holds_nothing_is_refused_before_any_response(monkeypatch):
+    lacking = partial(WarmSandbox, without=frozenset({"files", "landlock"}))
+    monkeypatch.setattr(code_reward, "WarmSandbox", lacking)
+    monkeypatch.setattr(code_reward, "_warm", {})
+    with pytest.raises(InputError, match=r"reward\.sandbox: this host can hold no response"):
+        resolve(ScorerConfig("code", None, 5.0))
+    ready = resolve(ScorerConfig("code", None, 5.0, sandbox="optional"))
+    assert any("not protected by Landlock" in note for note in ready.notes)
+    for sandbox in code_reward._warm.values():
+        sandbox.close()

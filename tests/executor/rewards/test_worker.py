@@ -1,9 +1,12 @@
 """What a response can make a `math` or `function` reward do, in real processes with their limits."""
 
+import contextlib
 import importlib.util
 import os
 import select
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 
 from rlplan.executor.rewards import worker
 from rlplan.executor.rewards.functions import ScorerConfig
+from rlplan.executor.rewards.sandbox.visible_files import REFER_SINCE, landlock_version, own_processes_only
 from rlplan.executor.rewards.worker import RewardWorker
 
 HERE = Path(__file__).parent
@@ -200,3 +204,69 @@ def test_a_pattern_that_backtracks_for_ever_is_interrupted_at_the_deadline():
     finally:
         process.kill()
     assert (hung.outcome in LATE, hung.reward, again.reward) == (True, 0.0, 1.0)
+
+
+NEEDED = (
+    "PATH",
+    "HOME",
+    "LC_CTYPE",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "OMP_PROC_BIND",
+    "CUDA_VISIBLE_DEVICES",
+    "TMPDIR",
+)
+SECRET = (
+    "RAY_AUTH_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "GOOGLE_APPLICATION_CREDENTIALS",
+    "AZURE_CLIENT_SECRET", "WANDB_API_KEY", "OPENAI_API_KEY", "GITHUB_TOKEN", "SSH_AUTH_SOCK", "MYPATH", "HTTPS_PROXY",
+)  # fmt: skip
+
+
+def test_a_reward_has_of_the_environment_what_it_needs_and_no_token():
+    host = dict.fromkeys((*NEEDED, *SECRET), "x")
+    kept = worker.inherited(host)
+    assert {name for name in kept if name not in NEEDED} == {
+        "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
+    }  # fmt: skip
+    assert kept.items() >= dict.fromkeys(NEEDED, "x").items()
+    assert worker.inherited(host, ("HF_TOKEN", "NOT_SET")).keys() == kept.keys() | {"HF_TOKEN"}
+
+
+@pytest.mark.parametrize("named", [(), ("RAY_AUTH_TOKEN",)])
+def test_a_function_sees_no_token_that_the_job_does_not_name(named):
+    """In a process of its own with the token in its environment from the start, as Ray's are, and without privileges:
+    root sees all."""
+    script = (
+        "import sys; from rlplan.executor.rewards.functions import ScorerConfig; "
+        "from rlplan.executor.rewards.worker import RewardWorker; "
+        f"function, here, named = 'reward_fakes:tell_the_environment', {str(HERE)!r}, {named}; "
+        "config = ScorerConfig('function', function, 5.0, here, environment=named); "
+        "from rlplan.executor.rewards.sandbox.kernel import drop_capabilities, gain_no_privileges; "
+        "gain_no_privileges(); drop_capabilities(); process = RewardWorker(config); "
+        "print(process.score([('', 'RAY_AUTH_TOKEN', None, 5.0)], 60.0)[0].detail); process.kill()"
+    )
+    environment = os.environ | {"RAY_AUTH_TOKEN": "secret", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    own = "'secret'" if named else "None"
+    assert f"own {own}, the parent's hidden" in run.stdout
+
+
+def test_mathematics_looks_into_no_process_that_it_did_not_start(tmp_path):
+    """What a response could make the reward do, done where `math` and `format` are scored."""
+    if landlock_version() < REFER_SINCE:
+        pytest.skip("this kernel's Landlock forbids to move files")
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            before = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+            own_processes_only()
+            (tmp_path / "folder").mkdir()
+            (tmp_path / "file").write_text("x")
+            (tmp_path / "file").rename(tmp_path / "folder" / "file")  # files stay as they were
+            own = Path("/proc/self/environ").read_bytes()
+            try:
+                Path(f"/proc/{os.getppid()}/environ").read_bytes()
+            except PermissionError:
+                os._exit(0 if before and own else 2)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0

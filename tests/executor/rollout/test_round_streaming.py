@@ -176,8 +176,8 @@ def test_prompts_are_tokens_of_the_policy_and_bad_ones_are_named(tmp_path, monke
     path.write_text(json.dumps(code))
     assert "assert f() == 1" in json.dumps(load_prompts(path, Tokenizer(), 3, "code")["a"].answer), "as it is scored"
     config = SimpleNamespace(vocab_size=3)
-    auto = SimpleNamespace(from_pretrained=lambda path: Tokenizer(int(path)))
-    found = SimpleNamespace(AutoTokenizer=auto, AutoConfig=SimpleNamespace(from_pretrained=lambda path: config))
+    auto = SimpleNamespace(from_pretrained=lambda path, **_: Tokenizer(int(path)))
+    found = SimpleNamespace(AutoTokenizer=auto, AutoConfig=SimpleNamespace(from_pretrained=lambda path, **_: config))
     monkeypatch.setitem(sys.modules, "transformers", found)
     assert load_tokenizer("3").words == 3
     with pytest.raises(InputError, match=r"has token 3 \('w3'\), but the model's embedding has 3 rows"):

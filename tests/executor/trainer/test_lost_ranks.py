@@ -1,6 +1,7 @@
 """Groups of trainer ranks: what their calls ask, and what becomes of them that lose one; the ranks are fakes."""
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -265,8 +266,8 @@ def test_ranks_are_constructed_where_they_sit_and_meet_at_rank_0():
 
     async def call(group):
         assert group.parameters == 42 and group.spawned_on == [["run", trainers.NODE_PATIENCE_S]]
-        for rank in group._ranks:
-            assert ("construct", ("tcp://node:7",), None) in rank.calls
+        told = {arguments for rank in group._ranks for name, arguments, _ in rank.calls if name == "construct"}
+        assert len(told) == 1 and re.fullmatch(r"tcp://node:7/[0-9a-f]{32}", *told.pop()), "all ranks know one nonce"
         assert await group.pids() == [0, 1] and ("pid", (), PULSE_GROUP) in group._ranks[1].calls
 
     outcome(group, call)

@@ -1,12 +1,17 @@
 """Where the actors of trainer ranks run, what they see of their node, and what they hand on to their trainer."""
 
+import socket
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from rlplan.executor.processes import host
 from rlplan.executor.processes.actors import ACTOR_OPTIONS, OVERRIDE
 from rlplan.executor.trainer import trainer_group
+from rlplan.executor.trainer.policy.rank_mesh import meeting_store
 from rlplan.executor.trainer.trainer_config import Divisors, TrainerConfig, UpdateSettings
 from rlplan.executor.trainer.trainer_group import TRAINER_METHODS, TrainerRank, spawn_ranks
 from rlplan.executor.trainer.trainer_rank import Trainer
@@ -96,3 +101,31 @@ def test_a_rank_hands_on_to_the_trainer_that_it_constructs(monkeypatch):
     for name in TRAINER_METHODS:
         assert callable(getattr(Trainer, name)) and getattr(rank, name)(1, 2) == (name, (1, 2))
     assert int(rank.meeting_point().rpartition(":")[2]) > 0 and rank.pid() > 0
+
+
+def test_a_meeting_point_listens_at_one_address_for_who_has_its_nonce():
+    address = TrainerRank(CONFIG, 0).meeting_point()
+    name, _, port = address.rpartition(":")
+    served = meeting_store(f"{address}/nonce", leads=True)
+    tables = (Path("/proc/net", table).read_text() for table in ("tcp", "tcp6"))
+    listening = [line.split()[1] for table in tables for line in table.splitlines()[1:]]
+    where = socket.inet_aton(name)[::-1].hex().upper()
+    assert {each for each in listening if each.endswith(f":{int(port):04X}")} == {f"{where}:{int(port):04X}"}
+    served.set("who", "rank 0")
+    assert meeting_store(f"{address}/nonce", leads=False).get("who") == b"rank 0"
+    stranger = meeting_store(f"{address}/guessed", leads=False)
+    with pytest.raises(RuntimeError, match=r"(?i)timeout"):
+        stranger.wait(["who"], timedelta(seconds=0.2))
+    with pytest.raises(ConnectionError, match="no rank can listen at"):
+        meeting_store(f"{address}/another", leads=True)
+
+
+def test_gloo_listens_where_the_cluster_reaches_this_host(monkeypatch):
+    monkeypatch.setattr(host, "node_address", lambda: "127.0.0.1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "mine0")
+    host.stay_on_cluster_interface()
+    assert host.os.environ["GLOO_SOCKET_IFNAME"] == "mine0"
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    host.stay_on_cluster_interface()
+    assert host.os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")

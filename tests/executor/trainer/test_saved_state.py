@@ -1,15 +1,21 @@
 """Staged states of several ranks: real processes with gloo, tensors divided in one and in two dimensions."""
 
+import io
+import os
+import pickle
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from rlplan.executor.trainer.saved_state import Staging, all_finite, load_state
+from rlplan.executor.records.model_export import _Reader
+from rlplan.executor.trainer.saved_state import Staging, all_finite, load_state, save_state
+from rlplan.plans.yaml.errors import InputError
 
 RANK_DEADLINE_S = 120
 SHAPES = {"matrix": (8, 6), "uneven": (3, 4), "norm": (5,)}
@@ -102,6 +108,81 @@ def test_one_number_that_is_not_finite_is_found_among_many(odd):
     assert all_finite(tensors)
     tensors[0][431, 2] = odd
     assert not all_finite(tensors)
+
+
+class Runs:
+    """What runs a command of its choice when it is unpickled."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+def text(value):
+    """A text as a pickle has it."""
+    return b"\x8c" + bytes([len(value)]) + value.encode()
+
+
+def no_tensor(table, folder, marker):
+    """A table by which torch would unpickle a file's bytes in place of a tensor."""
+    entry = next(index for index in table.storage_data if index.fqn == "model.matrix")
+    table.state_dict_metadata["model.matrix"] = BytesStorageMetadata()
+    data = io.BytesIO()
+    torch.save(Runs(marker), data)
+    (folder / "own").write_bytes(data.getvalue())
+    info = table.storage_data.pop(entry)
+    info.relative_path, info.offset, info.length = "own", 0, len(data.getvalue())
+    table.storage_data[type(entry)("model.matrix")] = info
+    return pickle.dumps(table)
+
+
+def outside(table, folder, marker):
+    """A table that has a tensor in a file outside of the checkpoint."""
+    for info in table.storage_data.values():
+        info.relative_path = "../elsewhere"
+    return pickle.dumps(table)
+
+
+HOSTILE = {
+    "a command": (lambda table, folder, marker: pickle.dumps(Runs(marker)), "names (posix|os).system"),
+    "a command in a table": (
+        lambda table, folder, marker: (setattr(table, "planner_data", Runs(marker)), pickle.dumps(table))[1],
+        "names (posix|os).system",
+    ),
+    "a name behind a name": (  # protocol 4 looks up names with dots
+        lambda table, folder, marker: (
+            b"\x80\x04"
+            + text("torch.distributed.checkpoint.metadata")
+            + text("os.system")
+            + b"\x93"
+            + text(f"touch {marker}")
+            + b"\x85R."
+        ),
+        "names torch.distributed.checkpoint.metadata.os.system",
+    ),
+    "bytes": (no_tensor, "names torch.distributed.checkpoint.metadata.BytesStorageMetadata"),
+    "a file elsewhere": (outside, "files of its folder"),
+    "no table": (lambda *_: pickle.dumps({"a": 1}), "is no table"),
+    "nothing": (lambda *_: b"", "is no table"),
+}
+
+
+@pytest.mark.parametrize("reader", [lambda folder: load_state(folder, state("", 0.0)), _Reader], ids=["load", "export"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_checkpoint_that_holds_a_program_runs_none_of_it(tmp_path, kind, reader):
+    folder, marker = tmp_path / "hostile", tmp_path / "ran"
+    save_state(folder, state("", 1.0), 0)
+    found = state("", 0.0)
+    load_state(folder, found)
+    assert holds(found, 1.0)
+    make, says = HOSTILE[kind]
+    table = pickle.loads((folder / ".metadata").read_bytes())
+    (folder / ".metadata").write_bytes(make(table, folder, marker))
+    with pytest.raises(InputError, match=says) as refusal:
+        reader(folder)
+    assert not marker.exists() and len(str(refusal.value).splitlines()) == 1
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import random
+import socket
 import sys
 from pathlib import Path
 
@@ -512,6 +513,8 @@ def several_ranks(model, folder, prompts, layout, start=None):
     from ..rank_processes import run_ranks  # the ranks themselves, which run this file as a script, have no package
 
     count = LAYOUTS[layout]["ranks"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        (folder / "meeting").write_text(f"tcp://127.0.0.1:{free.getsockname()[1]}/secret")
     run_ranks(__file__, [model, str(folder), str(prompts), layout], count, folder, RANK_DEADLINE_S)
     metrics = [json.loads((folder / f"metrics-{rank}.json").read_text()) for rank in range(count)]
     for of_rank in metrics:
@@ -532,7 +535,7 @@ def groups_of_step(prompts, number):
 
 
 def run_rank(model, folder, prompts, layout, rank):
-    trainer = of_layout(model, layout, rank=rank, **LAYOUTS[layout], init_method=f"file://{folder}/meeting-point")
+    trainer = of_layout(model, layout, rank=rank, **LAYOUTS[layout], init_method=(folder / "meeting").read_text())
     # Kinds of round differ in these.
     updates = [UpdateSettings(128), UpdateSettings(256, recompute=True, offload=True)]
     if (folder / "start").is_dir():

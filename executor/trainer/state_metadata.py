@@ -1,0 +1,71 @@
+"""Reads checkpoints of torch's without running anything that they hold.
+
+torch's distributed checkpoint keeps its table of tensors (`.metadata`) as a pickle, and unpickles it without a check:
+whoever can write to a checkpoint's folder runs code in each rank, and in whoever exports the model. Here
+
+- only the classes that describe tensors are made; any other name in the pickle is refused before it is looked up;
+- entries that are no tensors are refused: torch would unpickle their bytes, too;
+- tensors are read from files of the checkpoint's own folder (as torch reads them: weights only, no code).
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import PurePath
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+from ...plans.yaml.errors import InputError
+
+_OF_METADATA = (
+    "Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex", "StorageMeta",
+    "_MEM_FORMAT_ENCODING",
+)  # fmt: skip
+_MADE = {
+    *((metadata.__name__, name) for name in _OF_METADATA),
+    (filesystem.__name__, "_StorageInfo"), (filesystem.__name__, "_StoragePrefix"),
+    ("torch", "Size"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"), ("pathlib._local", "PosixPath"),  # Python 3.13
+}  # fmt: skip
+"""Names, each with its module, that a table of tensors is made of; beside them torch's types of numbers."""
+
+
+class _TableUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):  # how Python 3.11 first wrote members of enums
+            return _member
+        of_torch = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if (module, name) not in _MADE and not of_torch:
+            raise pickle.UnpicklingError(f"names {module}.{name}, which is no part of a table of tensors")
+        return super().find_class(module, name)
+
+
+def _member(kind: Any, name: str) -> Any:
+    if kind is not metadata._MEM_FORMAT_ENCODING:
+        raise pickle.UnpicklingError(f"asks for {name!r} of {kind!r}")
+    return kind[name]
+
+
+class TensorReader(FileSystemReader):
+    """torch's reader of a checkpoint's folder, which runs nothing that stands there."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> metadata.Metadata:
+        """The table of the tensors. Raises InputError if it is none, or holds anything else, OSError."""
+        path = self._get_metadata_path(kwargs.get("rank"))
+        with self.fs.create_stream(path, "rb") as file:
+            try:
+                table = _TableUnpickler(file).load()
+                kinds = {type(entry) for entry in table.state_dict_metadata.values()}
+                files = {info.relative_path for info in table.storage_data.values()}
+                own = all(isinstance(name, str) and PurePath(name).name == name != ".." for name in files)
+                if type(table) is not metadata.Metadata or kinds - {metadata.TensorStorageMetadata} or not own:
+                    raise pickle.UnpicklingError("describes other things than tensors in files of its folder")
+            except Exception as error:  # noqa: BLE001 - of any bytes the unpickler raises anything
+                todo = "nothing of it was run; load a checkpoint that rlplan wrote"
+                raise InputError(f"is no table of a checkpoint's tensors: {error}; {todo}", str(path)) from None
+        table.storage_meta = table.storage_meta or metadata.StorageMeta()
+        table.storage_meta.load_id = self.load_id
+        return table
