@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     default=12,
     show_default=True,
     help="How often an engine, the trainer or a reward worker may be replaced within any hour before the run ends; it "
-    "goes on without a reward worker as long as it has another.",
+    "goes on without an engine or a reward worker as long as it has another.",
 )
 @click.option(
     "--grace-s",
@@ -97,6 +97,16 @@ if TYPE_CHECKING:
     default=600.0,
     show_default=True,
     help="Seconds that a trainer waits for a node in place of one that was lost, before the run ends.",
+)
+@click.option(
+    "--readmit",
+    is_flag=True,
+    help="With --resume: take nodes again that the run has excluded.",
+)
+@click.option(
+    "--unsafe-versions",
+    is_flag=True,
+    help="Run with versions of vLLM, Ray, torch or transformers that rlplan was never run with.",
 )
 @click.option(
     "--no-speed-check",
@@ -145,6 +155,8 @@ def execute_command(
     restarts_per_hour: int,
     grace_s: float | None,
     node_patience: float,
+    readmit: bool,
+    unsafe_versions: bool,
     no_speed_check: bool,
     speed_check_every: int | None,
     samples: int | None,
@@ -172,10 +184,13 @@ def execute_command(
     is checked without them, and told to need them (exit code 0).
     A plan that does not fit in memory is not started (exit code 1).
     """
+    from ..executor.processes.host import installed, must_be_tested
     from ..executor.records.trackers import must_be_installed
     from ..plans.yaml.yaml_io import document_kind
 
     must_be_installed(trackers)
+    if not unsafe_versions:
+        must_be_tested(installed())
     of_groups = [plan for plan in plans if document_kind(plan) == "rlplan_groups"]
     if of_groups:
         if len(plans) > 1:
@@ -188,7 +203,7 @@ def execute_command(
         options = Options(
             steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience,
             drain_queue=not no_drain, trackers=trackers, keep_every=keep_every, save_model_every=save_model_every,
-            samples=samples,
+            samples=samples, unsafe_versions=unsafe_versions,
         )  # fmt: skip
         return _execute_groups(of_groups[0], group, out, options, dry_run, as_json)
     if group is not None:
@@ -218,7 +233,7 @@ def execute_command(
         drain_queue=not no_drain,
         speed_check=not no_speed_check, speed_check_every=speed_check_every, trackers=trackers,
         keep_every=keep_every, save_model_every=save_model_every,
-        samples=samples,
+        samples=samples, readmit=readmit, unsafe_versions=unsafe_versions,
     )  # fmt: skip
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json, drains=not no_drain) as view:
         finished = execute(executions, options, view)

@@ -84,6 +84,7 @@ class MemberTask:
 
 
 def _leased(node_id: str, seen: list[Any], part: bool) -> LeasedNode:
-    address, host, cores, gpus, versions = seen
-    facts = NodeFacts(address, host, tuple(cores), tuple(gpus), tuple(map(tuple, versions)))
+    address, host, *rows = seen
+    cores, gpus, versions, faults = (tuple(tuple(row) if isinstance(row, list) else row for row in of) for of in rows)
+    facts = NodeFacts(address, host, cores, gpus, versions, faults)
     return LeasedNode(node_id, facts, part=part)

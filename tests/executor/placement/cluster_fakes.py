@@ -25,7 +25,7 @@ class FakeNodes:
 
     def __init__(self, devices, resource=CORE_RESOURCE):
         self.resource, self.all, self.versions, self.free_bytes, self.private = resource, {}, {}, {}, set()
-        self.actors, self.jobs, self.slow = {}, [], 0
+        self.faults, self.actors, self.jobs, self.slow = {}, {}, [], 0
         for each in devices:
             self.add(each)
 
@@ -91,12 +91,13 @@ class FakeNodes:
 
         return SimpleNamespace(options=options)
 
-    def facts(self, node_id):
+    def facts(self, node_id, *tried):
         node = self.all[node_id]
         if isinstance(version := self.versions.get(node.address, "2.13"), Exception):
             raise ray.exceptions.RayTaskError("_probe", "", version).as_instanceof_cause()
         cores = tuple(range(10, 10 + node.devices))
-        return NodeFacts(node.address, node.address, cores, tuple(map(str, range(node.devices))), (("torch", version),))
+        gpus, faults = tuple(map(str, range(node.devices))), self.faults.get(node.address, ()) if tried else ()
+        return NodeFacts(node.address, node.address, cores, gpus, (("torch", version),), faults)
 
 
 @pytest.fixture

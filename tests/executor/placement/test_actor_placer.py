@@ -68,18 +68,23 @@ def two_engines(devices=1):
     return place(Room("rollout", 2, devices, devices), {1: ["one", "two"]}, {}, 0)
 
 
-def test_a_replacement_node_with_other_packages_is_given_back(cluster):
+def test_a_replacement_node_with_other_packages_is_given_back_and_the_run_waits_for_another(cluster):
     nodes = cluster([1, 1, 1])
     nodes.versions["127.0.0.5"] = "2.12"
 
     async def scene():
-        keeper = ActorPlacer(two_engines(), "cpu")
+        news = []
+        keeper = ActorPlacer(two_engines(), "cpu", news.append)
         await keeper.open(own_machine=False)
         await keeper.engine("two")
         nodes.kill("127.0.0.4")
-        with pytest.raises(InputError, match=r"torch is 2.12 on node 127.0.0.5 and 2.13 on node 127.0.0.3"):
-            await keeper.engine("two")
-        assert keeper.address(1) == "127.0.0.4" and nodes.node("127.0.0.5").free == 1
+        waits = asyncio.create_task(keeper.engine("two"))
+        await asyncio.sleep(10.0)
+        assert news[1].event == "node_excluded" and news[1].reason.startswith("torch is 2.12 on node 127.0.0.5 and 2.13")
+        assert not waits.done() and keeper.waits("two") and keeper.address(1) == "127.0.0.4"
+        assert nodes.node("127.0.0.5").free == 1
+        nodes.add(1)
+        assert (await waits).address == "127.0.0.6" and not keeper.waits("two")
         keeper.close()
         assert nodes.node("127.0.0.3").free == 1
 
