@@ -84,7 +84,7 @@ class MemberTask:
 
 
 def _leased(node_id: str, seen: list[Any], part: bool) -> LeasedNode:
-    address, host, *rows = seen
-    cores, gpus, versions, faults = (tuple(tuple(row) if isinstance(row, list) else row for row in of) for of in rows)
-    facts = NodeFacts(address, host, cores, gpus, versions, faults)
+    address, host, cores, gpus, versions, faults = seen
+    pairs = (tuple(map(tuple, versions)), tuple(map(tuple, faults)))
+    facts = NodeFacts(address, host, tuple(cores), tuple(gpus), *pairs)
     return LeasedNode(node_id, facts, part=part)

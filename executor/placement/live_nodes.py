@@ -184,7 +184,8 @@ async def lease(node: ClusterNode, resource: str, devices: int) -> LeasedNode | 
             return None
         gpus = devices if resource == "GPU" else 0
         strategy = PlacementGroupSchedulingStrategy(group, 0) if gpus else _on(node.node_id)
-        call = _probe.options(scheduling_strategy=strategy, num_gpus=gpus).remote("cuda" if gpus else "cpu", devices)
+        probe: Any = _probe.options(scheduling_strategy=strategy, num_gpus=gpus)  # Ray's stubs know no defaults
+        call = probe.remote("cuda" if gpus else "cpu", devices)
         facts = NodeFacts(*await within(PROBE_S + DEVICES_S, track(call), f"node {node.address}"))
     except BaseException as error:
         remove_placement_group(group)

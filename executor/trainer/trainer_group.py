@@ -268,10 +268,8 @@ class TrainerGroup:
         if not errors and not gone.done():
             raise self._lose(f"no answer to {method} within {deadline_s:.0f} s")
         # A rank that is gone; the others report its death.
-        dead = [
-            isinstance(each, ray.exceptions.RayActorError) for call in calls for each in (_errors([call]) or [None])
-        ]
-        rank = dead.index(True) if True in dead else None
+        dead = [number for number, call in enumerate(calls) if any(map(_is_death, _errors([call])))]
+        rank = dead[0] if dead else None
         raise self._call_failure(method, errors, gone, rank, all_answered=all(call.done() for call in calls))
 
     def _call_failure(
@@ -281,7 +279,7 @@ class TrainerGroup:
         if gone.done() and isinstance(seen := gone.exception(), TrainerDied):
             return seen
         # First the rank that is gone, then the ranks that report its death.
-        errors = sorted(errors, key=lambda error: not isinstance(error, ray.exceptions.RayActorError))
+        errors = sorted(errors, key=lambda error: not _is_death(error))
         faults = [classify(error) for error in errors]
         # Ranks that have not answered are in the middle of a collective, which none can take up again.
         if ErrorClass.ACTOR in faults:
@@ -405,6 +403,10 @@ async def while_trainer_lives(trainer: TrainerGroup, wait: Coroutine[Any, Any, R
         task.cancel()
         death.cancel()
         await asyncio.gather(task, death, return_exceptions=True)
+
+
+def _is_death(error: BaseException) -> bool:
+    return isinstance(error, ray.exceptions.RayActorError)
 
 
 def _errors(calls: list[asyncio.Future[Any]]) -> list[BaseException]:
