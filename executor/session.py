@@ -145,8 +145,9 @@ class Session:
                 self.event("node_readmitted", address=address)
             excluded = {}
         self._placer = ActorPlacer(
-            placement, self._pool.accelerators.kind, self._hear_node, () if member is None else member.leased, excluded
-        )
+            placement, self._pool.accelerators.kind, tell=self._hear_node, excluded=excluded,
+            given=() if member is None else member.leased,
+        )  # fmt: skip
         self._fleet = Fleet(settings.fleet, supervisor, placer=self._placer)
         self._fleet.spare(self._hear_given_up)
         self._judge = None if asked is None else JudgePool(asked, judge_tokenizer, supervisor, self._placer)
