@@ -18,6 +18,8 @@ from rlplan.executor.placement.actor_placer import NodeNews
 from rlplan.executor.placement.run_placement import DoesNotFit
 from rlplan.executor.prepare import Options, PlanSwitch, history_of, placement_of, prepare
 from rlplan.executor.records.execution_folder import begin_folder
+from rlplan.executor.records.run_record import Recorder, excluded_nodes
+from rlplan.executor.records.trackers import Trackers
 from rlplan.executor.session import NotStarted, Session
 from rlplan.plans.schema.levers import RoundPrefix, RoundTail
 from rlplan.plans.yaml.errors import InputError, RunFailed
@@ -256,6 +258,37 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
     train_pool, where = made["device_ledger"].arguments[3:5]
     assert train_pool.cores == 1 and where["trainer two"] == ["core 0 of node 1"]
     assert made["device_ledger"].options == {"shared": False} and made["ActorPlacer"].options["given"] == ()
+
+
+def test_a_node_that_is_excluded_is_told_before_and_in_the_run_and_carried_into_its_resumption(job, monkeypatch):
+    parts, address, ended = Parts(monkeypatch), "10.0.0.1", []
+    engine = SimpleNamespace(name="rollout-tp1-0", fail=ended.append)
+
+    async def opened(own):
+        placer = parts.made["ActorPlacer"]
+        placer.runs_on = lambda name, number: (name, number) == (engine.name, 1)
+        parts.made["Fleet"].all_engines = lambda: [engine]
+        placer.options["tell"](NodeNews("node_excluded", 1, address, "2 failures there"))
+
+    make = parts.part
+    monkeypatch.setattr(
+        session, "ActorPlacer", lambda *given, **options: vars(made := make("ActorPlacer")(*given, **options)).update(
+            open=opened) or made
+    )  # fmt: skip
+    executed(job, parts, monkeypatch)
+    told = ("node_excluded", {"node": 1, "address": address, "reason": "2 failures there"})
+    assert parts.log.count(told) == 2 and parts.log.index(told) > parts.log.index("TrainingRun.start")
+    assert ended == [f"its node {address} is excluded"]
+
+    for number in (1, 2):
+        recorder = Recorder(job.out, Trackers((), job.out, "run", [].append))
+        recorder.event("node_excluded", 0.0, node=number, address=f"10.0.0.{number}", reason="2 failures there")
+        recorder.close()
+    assert excluded_nodes(job.out) == dict.fromkeys((address, "10.0.0.2"), "2 failures there")
+    recorder = Recorder(job.out, Trackers((), job.out, "run", [].append))
+    recorder.event("node_readmitted", 1.0, address=address)
+    recorder.close()
+    assert [*excluded_nodes(job.out)] == ["10.0.0.2"] and excluded_nodes(job.out / "none") == {}
 
 
 def test_prompts_that_are_held_out_are_evaluated_and_not_trained(job, monkeypatch):
