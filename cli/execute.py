@@ -195,7 +195,8 @@ def execute_command(
     if of_groups:
         if len(plans) > 1:
             raise InputError("is a plan of groups, which is executed alone; leave out the others", str(of_groups[0]))
-        for option, given in (("--history", history is not None), ("--show-placement", show_placement)):
+        one_job = {"--history": history is not None, "--show-placement": show_placement, "--readmit": readmit}
+        for option, given in one_job.items():
             if given:
                 raise InputError(f"{option} is for the plan of one job; leave it out", str(of_groups[0]))
         from ..executor.prepare import Options
@@ -206,6 +207,8 @@ def execute_command(
             samples=samples, unsafe_versions=unsafe_versions,
         )  # fmt: skip
         return _execute_groups(of_groups[0], group, out, options, dry_run, as_json)
+    if readmit and not resume:
+        raise InputError("--readmit is for --resume; leave it out", str(plans[0]))
     if group is not None:
         raise InputError("--group is for a plan of groups; leave it out", str(plans[0]))
 

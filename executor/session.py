@@ -315,7 +315,7 @@ class Session:
             self.event("node_excluded", node=news.node, address=news.address, reason=news.reason)
             for engine in (*self._fleet.all_engines(), *(() if self._judge is None else self._judge.engines)):
                 if self._placer.runs_on(engine.name, news.node):
-                    engine.fail(f"its node {news.address} is excluded")
+                    engine.leave_node(f"its node {news.address} is excluded")
         else:
             self._watcher.note(f"node {news.address}: in its place, or back")
             self.event("node_back", node=news.node, address=news.address)

@@ -332,6 +332,15 @@ class EngineHandle:
         replaced = self._supervisor.replace(self, why)
         self._repair = asyncio.create_task(self._come_back(replaced), name=f"replacement of {self.name}")
 
+    def leave_node(self, why: str) -> None:
+        """Its node is another from now on: start it there, also if it was given up."""
+        if self._given_up is not None:
+            self._given_up = None
+            self._repair = asyncio.create_task(
+                self._come_back(self._supervisor.start(self)), name=f"start of {self.name}"
+            )
+        self.fail(why)
+
     async def _come_back(self, start: Awaitable[None]) -> None:
         try:
             await start

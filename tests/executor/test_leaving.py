@@ -96,7 +96,7 @@ def test_a_node_is_left_if_nothing_would_be_lost(stage, done, notes):
     assert stage.notes[0].endswith("is to be taken away") == (done[0] == "leave 0")
 
 
-def test_a_failing_node_with_a_trainer_is_excluded_between_steps_after_a_checkpoint():
+def test_a_trainers_node_that_fails_is_excluded_between_steps():
     stage = Stage({}, bad={1: "2 failures there"})
     assert stage.between_steps() == [
         "checkpoint a", "exclude 1", "recover trainer a: its node is excluded: 2 failures there"

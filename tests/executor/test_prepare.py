@@ -260,9 +260,9 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
     assert made["device_ledger"].options == {"shared": False} and made["ActorPlacer"].options["given"] == ()
 
 
-def test_a_node_that_is_excluded_is_told_before_and_in_the_run_and_carried_into_its_resumption(job, monkeypatch):
+def test_an_excluded_node_is_told_and_carried_into_a_resumed_run(job, monkeypatch):
     parts, address, ended = Parts(monkeypatch), "10.0.0.1", []
-    engine = SimpleNamespace(name="rollout-tp1-0", fail=ended.append)
+    engine = SimpleNamespace(name="rollout-tp1-0", leave_node=ended.append)
 
     async def opened(own):
         placer = parts.made["ActorPlacer"]

@@ -244,7 +244,7 @@ def test_an_engine_that_cannot_be_replaced_any_more_ends_the_round(play):
 
 
 @pytest.mark.parametrize("when", ["in the round", "between rounds"])
-def test_an_engine_that_cannot_be_started_again_does_not_end_a_run_that_has_others(play, when):
+def test_an_engine_that_is_given_up_ends_no_run_that_has_others(play, when):
     async def body(fakes):
         told = []
         fakes.fleet.spare(told.append)
@@ -270,11 +270,14 @@ def test_an_engine_that_cannot_be_started_again_does_not_end_a_run_that_has_othe
 
         with pytest.raises(RunFailed, match=f"{SECOND} did not start"):
             await fakes.round(the_last_dies, version="v3")
+        fakes.prepare = lambda actor: None
+        fakes.engines[0].leave_node("its node is excluded")
+        assert await fakes.fleet.some_ready(fakes.engines) == [fakes.engines[0]], "on another node it may start"
 
     play(body, 2)
 
 
-def test_a_run_begins_without_an_engine_whose_starts_fail_and_not_without_all():
+def test_a_run_begins_without_an_engine_whose_starts_fail():
     async def begun(*bad):
         fakes, told = Scene(2, ""), []
         fakes.prepare = lambda actor: setattr(actor, "dies_in_start", actor.name in bad)
@@ -290,7 +293,7 @@ def test_a_run_begins_without_an_engine_whose_starts_fail_and_not_without_all():
         played(begun(FIRST, SECOND))
 
 
-def test_a_run_begins_without_an_engine_that_no_node_is_there_for(play):
+def test_a_run_begins_without_an_engine_that_has_no_node(play):
     class Nodes:
         """A node comes for the first engine when `there` is set."""
 
