@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     default=12,
     show_default=True,
     help="How often an engine, the trainer or a reward worker may be replaced within any hour before the run ends; it "
-    "goes on without a reward worker as long as it has another.",
+    "goes on without an engine or a reward worker as long as it has another.",
 )
 @click.option(
     "--grace-s",
@@ -99,6 +99,16 @@ if TYPE_CHECKING:
     default=600.0,
     show_default=True,
     help="Seconds that a trainer waits for a node in place of one that was lost, before the run ends.",
+)
+@click.option(
+    "--readmit",
+    is_flag=True,
+    help="With --resume: take nodes again that the run has excluded.",
+)
+@click.option(
+    "--unsafe-versions",
+    is_flag=True,
+    help="Run with versions of vLLM, Ray, torch or transformers that rlplan was never run with.",
 )
 @click.option(
     "--no-speed-check",
@@ -148,6 +158,8 @@ def execute_command(
     restarts_per_hour: int,
     grace_s: float | None,
     node_patience: float,
+    readmit: bool,
+    unsafe_versions: bool,
     no_speed_check: bool,
     speed_check_every: int | None,
     samples: int | None,
@@ -179,15 +191,19 @@ def execute_command(
     another user, or may be written by everybody, you are asked once before it runs; without a terminal it is refused
     (exit code 2) unless --trust names the digest that the refusal and --dry-run print.
     """
+    from ..executor.processes.host import installed, must_be_tested
     from ..executor.records.trackers import must_be_installed
     from ..plans.yaml.yaml_io import document_kind
 
     must_be_installed(trackers)
+    if not unsafe_versions:
+        must_be_tested(installed())
     of_groups = [plan for plan in plans if document_kind(plan) == "rlplan_groups"]
     if of_groups:
         if len(plans) > 1:
             raise InputError("is a plan of groups, which is executed alone; leave out the others", str(of_groups[0]))
-        for option, given in (("--history", history is not None), ("--show-placement", show_placement)):
+        one_job = {"--history": history is not None, "--show-placement": show_placement, "--readmit": readmit}
+        for option, given in one_job.items():
             if given:
                 raise InputError(f"{option} is for the plan of one job; leave it out", str(of_groups[0]))
         from ..executor.prepare import Options
@@ -195,9 +211,11 @@ def execute_command(
         options = Options(
             steps, resume, checkpoint_every, stall_timeout, grace_s, restarts_per_hour, node_patience,
             drain_queue=not no_drain, trackers=trackers, keep_every=keep_every, save_model_every=save_model_every,
-            samples=samples,
+            samples=samples, unsafe_versions=unsafe_versions,
         )  # fmt: skip
         return _execute_groups(of_groups[0], group, out, options, dry_run, trust, as_json)
+    if readmit and not resume:
+        raise InputError("--readmit is for --resume; leave it out", str(plans[0]))
     if group is not None:
         raise InputError("--group is for a plan of groups; leave it out", str(plans[0]))
 
@@ -227,7 +245,7 @@ def execute_command(
         drain_queue=not no_drain,
         speed_check=not no_speed_check, speed_check_every=speed_check_every, trackers=trackers,
         keep_every=keep_every, save_model_every=save_model_every,
-        samples=samples,
+        samples=samples, readmit=readmit, unsafe_versions=unsafe_versions,
     )  # fmt: skip
     with LiveView({e.name: e.plan for e in executions}, steps, quiet=as_json, drains=not no_drain) as view:
         finished = execute(executions, options, view)

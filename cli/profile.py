@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="What refines the profile is measured only so long; the least that a plan needs is measured in any case.",
 )
+@click.option(
+    "--unsafe-versions",
+    is_flag=True,
+    help="Measure with versions of vLLM, Ray, torch or transformers that rlplan was never run with.",
+)
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as one JSON line.")
 def profile_command(
@@ -52,6 +57,7 @@ def profile_command(
     shipped: str | None,
     trace_rounds: int,
     minutes: float,
+    unsafe_versions: bool,
     overwrite: bool,
     as_json: bool,
 ) -> int:
@@ -61,7 +67,7 @@ def profile_command(
     --shipped nothing is measured, for a first plan without GPUs; solve then needs a --trace of response lengths.
     """
     from ..api.input_paths import accelerators_must_be_known, check_target, job_file, job_inputs, need_cluster, need_job
-    from ..executor.processes.host import cluster_address
+    from ..executor.processes.host import cluster_address, installed, must_be_tested
     from ..plans.facts.model_shape import model_of_job
     from ..plans.files.prompt_rows import data_file, read_prompts
     from ..plans.schema.cluster import load_cluster
@@ -93,6 +99,8 @@ def profile_command(
         check_target(lengths_path, *inputs, kind="lengths", force=overwrite)
     if shipped is not None:
         return _take_shipped(job, job_path, paths, cluster.pools[name], shipped, out, as_json)
+    if not unsafe_versions:
+        must_be_tested(installed())
     with share("profile") as update:  # decoding is measured on the job's own prompts, and rewards on its answers
         read_prompts(data_file(job, job_path), job.reward, progress=update)
     try:

@@ -94,7 +94,8 @@ class Options:
     first step, and every `speed_check_every` steps (None: not again). `keep_every`, `save_model_every`: of which steps
     checkpoints are kept, and models written (records/run_checkpoints.Saving). `samples`: how many responses of a step
     are kept for people to read (records/sample_keeper.py); None: all. `trackers` take the runs' figures beside the
-    trace.
+    trace. `readmit`: take nodes that the run has excluded again. `unsafe_versions`: run with packages that rlplan was
+    never run with.
     """
 
     steps: int
@@ -112,6 +113,8 @@ class Options:
     save_model_every: int | None = None
     samples: int | None = 16
     trackers: tuple[TrackerName, ...] = ("tensorboard",)
+    readmit: bool = False
+    unsafe_versions: bool = False
 
 
 def prepare(

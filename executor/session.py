@@ -21,7 +21,7 @@ from ..plans.schema.job import EvaluateSpec, JobPaths, RolloutSpec
 from ..plans.schema.planned_job import PlannedJob
 from ..plans.yaml.errors import InputError, RunFailed
 from .configuration import Configuration, configuration, sampling_rules
-from .engines.engine_handle import EngineDied, EngineHandle
+from .engines.engine_handle import EngineDied, EngineGivenUp, EngineHandle, spare_each_other
 from .engines.fleet import Fleet
 from .groups.group_change import MoveRequest, take_request
 from .groups.job_process import left_by
@@ -31,14 +31,16 @@ from .memory.device_holds import device_ledger
 from .memory.device_turns import DeviceTurns
 from .memory.free_memory import beside_others, held_by_others, held_text
 from .placement.actor_placer import ActorPlacer, NodeNews
-from .placement.live_checks import check_shared
+from .placement.live_checks import check_shared, same_models
 from .prepare import Execution, Options, PlanSwitch, placement_of, prepare
 from .processes.actors import start_ray, store_lack
 from .processes.faults import out_of_memory
+from .processes.host import must_be_tested
 from .processes.supervision import Patience, Supervisor, together
 from .records.execution_folder import begin_folder
 from .records.plan_changes import PlanChange, PlanRefusal, keep_facts, plan_change
 from .records.run_checkpoints import Saving
+from .records.run_record import excluded_nodes
 from .records.sample_keeper import SampleKeeper
 from .records.warm_start import starting_weights
 from .rewards.judge_pool import JudgePool, judge_config
@@ -137,11 +139,23 @@ class Session:
 
         supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))
         placement = placement_of(executions)
+        self._early: list[tuple[str, dict[str, Any]]] | None = []  # events before the runs have begun
+        excluded: dict[str, str] = {}
+        for execution in executions if options.resume else ():
+            excluded |= excluded_nodes(execution.run_dir)
+        if options.readmit:
+            for address in excluded:
+                self.event("node_readmitted", address=address)
+            excluded = {}
         self._placer = ActorPlacer(
-            placement, self._pool.accelerators.kind, given=() if member is None else member.leased
-        )
+            placement, self._pool.accelerators.kind, tell=self._hear_node, excluded=excluded,
+            given=() if member is None else member.leased,
+        )  # fmt: skip
         self._fleet = Fleet(settings.fleet, supervisor, placer=self._placer)
+        self._fleet.spare(self._hear_given_up)
         self._judge = None if asked is None else JudgePool(asked, judge_tokenizer, supervisor, self._placer)
+        spare_each_other([] if self._judge is None else self._judge.engines)
+        self._models = sorted({path for path in (paths.model, paths.weights, paths.judge) if path})
         self._rewards = RewardSum.of_job(
             job, paths, settings.rewards, supervisor, placer=self._placer, judge=self._judge
         )
@@ -232,10 +246,12 @@ class Session:
         start_s = round(time.monotonic() - began, 3)
         for execution, run in zip(self._executions, self._runs, strict=True):
             await self._begin(execution, run, start_s)
+        early, self._early = self._early or (), None
+        for event, fields in early:
+            self.event(event, **fields)
         for note in self._rewards.notes():
             self._watcher.note(note)
             self.event("sandbox_lacks", reason=note)
-        self._placer.tell = self._hear_node
         if self._judge is not None:
             self._judge.tell = self._hear_death
         if not self._turns.bounded:
@@ -255,7 +271,14 @@ class Session:
     async def _reserve(self) -> None:
         """Take the nodes, and see that the runs fit beside what others hold there."""
         self._watcher.phase("reserving devices")
+        for address, why in self._placer.excluded.items():
+            self._watcher.note(f"node {address} stays excluded, --readmit takes it again: {why}")
         await self._placer.open(self._own_machine)
+        if not self._options.unsafe_versions:
+            for node in self._placer.nodes:
+                must_be_tested(node.facts.versions, f" on node {node.facts.address}")
+        for model in self._models:
+            await same_models(model, self._placer.nodes)
         # Of a group the others are there by right, and sleep in turns.
         on_gpus = self._pool.accelerators.kind == "cuda" and self._member is None
         if on_gpus and (held := await held_by_others(self._placer.numbered)):
@@ -287,7 +310,10 @@ class Session:
         tell_faults(run, self._watcher)
 
     def event(self, event: str, **fields: Any) -> None:
-        """Write an event to the trace of each run."""
+        """Write an event to the trace of each run, or once they have begun."""
+        if self._early is not None:
+            self._early.append((event, fields))
+            return
         for run in self._runs:
             run.event(event, **fields)
 
@@ -295,9 +321,19 @@ class Session:
         if news.event == "node_lost":
             self._watcher.note(f"node {news.address}: lost")
             self.event("node_lost", node=news.node, address=news.address)
+        elif news.event == "node_excluded":
+            self._watcher.note(f"node {news.address}: excluded, the run goes on without it: {news.reason}")
+            self.event("node_excluded", node=news.node, address=news.address, reason=news.reason)
+            for engine in (*self._fleet.all_engines(), *(() if self._judge is None else self._judge.engines)):
+                if self._placer.runs_on(engine.name, news.node):
+                    engine.leave_node(f"its node {news.address} is excluded")
         else:
             self._watcher.note(f"node {news.address}: in its place, or back")
             self.event("node_back", node=news.node, address=news.address)
+
+    def _hear_given_up(self, news: EngineGivenUp) -> None:
+        self._watcher.note(f"{news.engine.name} is given up, the others go on: {news.error}")
+        self.event("engine_given_up", whom=news.engine.name, reason=str(news.error))
 
     def _hear_death(self, death: EngineDied) -> None:
         self._watcher.note(f"{death.engine.name} is being replaced: {death.reason}")

@@ -13,6 +13,9 @@ Ray tells of a node that drains; nothing new can be started there. What is done 
                       then costs no step that has ended
     and if another node has room, engines and ranks move there now; without one they stay until the node is gone, and
     what happens then is what happens at any node's death (`actor_placer`)
+
+A node on which actors fail again and again (`ActorPlacer.failing`), and on which a trainer lives, is left like that,
+too, and excluded; one without a trainer is left as soon as an actor is to start there.
 """
 
 from __future__ import annotations
@@ -53,7 +56,16 @@ class Leaving:
         self._placer, self._fleet, self._runs, self._judges = placer, fleet, runs, judges
 
     async def between_steps(self, note: Callable[[str], None]) -> None:
-        """Leave nodes that Ray drains; `note` takes a line for the person who watches. Raises RunFailed."""
+        """Leave nodes that Ray drains, or on which actors fail; `note` takes a line for the person who watches. Raises
+        RunFailed."""
+        for number, why in self._placer.failing().items():
+            trained = [run for run in self._runs if self._placer.trains_on(run.name, number)]
+            for run in trained:
+                await run.checkpoint()
+            if all(run.checkpoint_fault is None for run in trained) and number in self._placer.failing():
+                self._placer.exclude(number, why)  # which ends its engines
+                for run in trained:
+                    await run.recover(TrainerDied(run.trainer.name, f"its node is excluded: {why}"))
         for number, left_s in self._placer.newly_draining().items():
             address = self._placer.address(number)
             note(f"node {address} is to be taken away" + ("" if left_s is None else f" in {left_s:.0f} s"))

@@ -203,6 +203,13 @@ def _of_event(event: dict[str, Any]) -> list[Incident]:
         case "node_lost":
             text = f"node {event.get('node')} ({event.get('address')}) was lost or left, with all that ran there"
             return [(step, "node", text)]
+        case "node_excluded":
+            text = f"node {event.get('node')} ({event.get('address')}) was excluded: {event.get('reason')}"
+            return [(step, "node", text)]
+        case "node_readmitted":
+            return [(step, "node", f"node {event.get('address')}, excluded before, may be taken again")]
+        case "engine_given_up":
+            return [(step, "restart", f"{event.get('whom')} was given up: {event.get('reason')}")]
         case "node_back":
             return [(step, "node", f"{event.get('address')} came in place of node {event.get('node')}, or is back")]
         case "resume":

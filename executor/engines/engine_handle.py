@@ -16,8 +16,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ from ..processes.faults import (
     out_of_memory,
     reason,
 )
-from ..processes.supervision import CALL_DEADLINE_S, LOOK_S, LastHeard, Patience, Supervisor
+from ..processes.supervision import CALL_DEADLINE_S, LOOK_S, GivenUp, LastHeard, Patience, Supervisor
 from ..weights.transfer import Answer
 from .engine import RolloutEngine
 from .engine_watch import START_GROUP, watch_start
@@ -191,8 +192,15 @@ class EngineBack(NamedTuple):
     engine: EngineHandle
 
 
-EngineNews = EngineEvents | EngineDied | EngineBack | Exception
-"""What an engine tells; an exception says why there will be no replacement."""
+class EngineGivenUp(NamedTuple):
+    """An engine could not be started, for this reason, and is not tried again: who uses it goes on with the others."""
+
+    engine: EngineHandle
+    error: RunFailed | InputError
+
+
+EngineNews = EngineEvents | EngineDied | EngineBack | EngineGivenUp | RunFailed
+"""What an engine tells; RunFailed: the end of the run."""
 
 
 class EngineHandle:
@@ -225,6 +233,11 @@ class EngineHandle:
         self._process: EngineProcess | None = None
         self._repair: asyncio.Task[None] | None = None
         self._given_up: RunFailed | InputError | None = None
+        self.ends_run = False
+        """Whether it died of what would be the death of any engine, so that the run ends (`check`)."""
+        self._counted = 0  # the life of which the placer knows that it failed
+        self.spared: Callable[[], bool] = lambda: False
+        """Whether a run can begin without the engine."""
         self.room: Callable[[str], Awaitable[None]] | None = None
         """Waits until the engine's devices have room for its start (executor/memory/device_turns.py)."""
         self.gone: Callable[[str], None] | None = None
@@ -244,8 +257,29 @@ class EngineHandle:
     # -- life and death ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the engine; a start that its process does not survive is tried again. Raises RunFailed."""
-        await self._supervisor.start(self)
+        """Start the engine; a start that its process does not survive is tried again. Raises RunFailed, unless the
+        engine is given up and `spared`.
+
+        Where its node was lost and none is there in its place, the start goes on beside what follows: the engine is
+        told to be back when it is up.
+        """
+        self._given_up = None
+        starts = asyncio.create_task(self._supervisor.start(self), name=f"start of {self.name}")
+        try:
+            while not starts.done():
+                await asyncio.wait({starts}, timeout=None if self._placer is None else LOOK_S)
+                if not starts.done() and self._placer is not None and self._placer.waits(self.name) and self.spared():
+                    self._repair = asyncio.create_task(self._come_back(starts), name=f"late start of {self.name}")
+                    return
+            await starts
+        except GivenUp as error:
+            if not self.spared():
+                raise
+            self._give_up(error)
+        except asyncio.CancelledError:
+            starts.cancel()
+            await asyncio.gather(starts, return_exceptions=True)
+            raise
 
     async def find_node(self) -> None:
         """Find the engine's node and devices; waits as long as no node has room for it."""
@@ -293,8 +327,12 @@ class EngineHandle:
             self._end(process.actor)
 
     def _failed(self, process: EngineProcess, why: str) -> None:
-        if process is self._process:
-            self.fail(why)
+        if process is not self._process:
+            return
+        if self._placer is not None and self._counted != self.lives:
+            self._counted = self.lives
+            self._placer.engine_failed(self.name, why)
+        self.fail(why)
 
     def fail(self, why: str) -> None:
         """The engine is gone or of no use: kill it, and start another under its name beside what goes on."""
@@ -304,11 +342,12 @@ class EngineHandle:
         self._process.end(why)
         self._kill(self._process)
         if (end := self._recurs(why)) is not None:
-            self._given_up = end
+            self._given_up, self.ends_run = end, True
             self._tell(end)
             return
         self._tell(EngineDied(self, why))
-        self._repair = asyncio.create_task(self._replace(why), name=f"replacement of {self.name}")
+        replaced = self._supervisor.replace(self, why)
+        self._repair = asyncio.create_task(self._come_back(replaced), name=f"replacement of {self.name}")
 
     def _recurs(self, why: str) -> RunFailed | None:
         """The end of the run where the engine has died of this with the same weights before, and would again."""
@@ -321,17 +360,34 @@ class EngineHandle:
         end = MemoryRanOut if cause == "memory" else RunFailed
         return end(f"{self.name}: {why}, for the second time with the weights {self._sent}")
 
-    async def _replace(self, why: str) -> None:
+    def leave_node(self, why: str) -> None:
+        """Its node is another from now on: start it there, also if it was given up."""
+        if self._given_up is not None:
+            self._given_up = None
+            self._repair = asyncio.create_task(
+                self._come_back(self._supervisor.start(self)), name=f"start of {self.name}"
+            )
+        self.fail(why)
+
+    async def _come_back(self, start: Awaitable[None]) -> None:
         try:
-            await self._supervisor.replace(self, why)
-        except Exception as error:  # noqa: BLE001 - any error is raised to the next user of the engine
-            self._given_up = error if isinstance(error, InputError) else failure(error, self.name)
-            self._tell(self._given_up)
+            await start
+        except Exception as error:  # noqa: BLE001 - any error is raised to who can use no other engine
+            self._give_up(error)
         else:
             self._tell(EngineBack(self))
 
+    def _give_up(self, error: Exception) -> None:
+        self._given_up = error if isinstance(error, InputError) else failure(error, self.name)
+        self._tell(EngineGivenUp(self, self._given_up))
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the engine could not be started, and is not tried again."""
+        return self._given_up is not None
+
     def check(self) -> None:
-        """Raises RunFailed if the engine could not be replaced."""
+        """Raises RunFailed or InputError if the engine was given up."""
         if self._given_up is not None:
             raise self._given_up
 
@@ -438,3 +494,13 @@ class EngineHandle:
         if process is None:
             raise ActorFailed(self.name, "it is being replaced")
         return process
+
+
+def spare_each_other(engines: Sequence[EngineHandle]) -> None:
+    """Have a run begin without any of these engines, as long as one of them is not given up."""
+    for engine in engines:
+        engine.spared = partial(_others_are_left, engine, engines)
+
+
+def _others_are_left(engine: EngineHandle, engines: Sequence[EngineHandle]) -> bool:
+    return any(not other.given_up for other in engines if other is not engine)

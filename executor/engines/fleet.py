@@ -4,7 +4,9 @@ Invariants:
 - engines of one TP size are shared by all layouts of that size: a layout of k engines uses the first k;
 - events go to the round in progress, and to nobody between rounds; a death between rounds is kept until `take_missed`;
 - an engine that is gone is replaced while all else goes on (`engine_handle`); a round waits for it only if it
-  has no other engine.
+  has no other engine;
+- an engine that cannot be started is given up, and a run goes on with the others of its layout; where none of them is
+  left, with others of its TP size; where none of these is left, it ends with the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ...plans.schema.levers import EngineLayout
 from ..placement.actor_placer import ActorPlacer
 from ..placement.run_placement import engine_counts, engine_name
 from ..processes.supervision import Supervisor, together
-from .engine_handle import EngineDied, EngineHandle, EngineNews
+from .engine_handle import EngineDied, EngineGivenUp, EngineHandle, EngineNews, spare_each_other
 from .messages import EngineConfig
 from .vllm_options import FIXED_CACHE_SHARE
 
@@ -107,11 +109,19 @@ class Fleet:
         """Tokens that its engines can draft for a sample and step; 0: they cannot."""
         self._tell: Callable[[EngineNews], None] | None = None
         self._missed: list[EngineDied] = []
+        self._gave_up: Callable[[EngineGivenUp], None] = lambda news: None
         self.supervisor = supervisor or Supervisor()
         self._engines = {
             tp: [handle(engine, self.hear, self.supervisor) for engine in engines]
             for tp, engines in config.engines().items()
         }
+
+    def spare(self, gave_up: Callable[[EngineGivenUp], None]) -> None:
+        """Start without engines that cannot be started, as long as one of each TP size is left; `gave_up` hears of
+        them."""
+        self._gave_up = gave_up
+        for engines in self._engines.values():
+            spare_each_other(engines)
 
     async def start(self) -> None:
         """Start every engine: on CPUs all at once, on GPUs one TP size after another."""
@@ -121,8 +131,12 @@ class Fleet:
             await together(*(engine.start() for engine in engines))
 
     def engines(self, layout: EngineLayout) -> list[EngineHandle]:
-        """The engines of a layout, in order."""
-        return self._engines[layout.tp][: layout.engines]
+        """The engines of a layout, in order, given up or not; others of their size where all of them are given up."""
+        engines = self._engines[layout.tp]
+        first = engines[: layout.engines]
+        if not all(engine.given_up for engine in first):
+            return first
+        return [engine for engine in engines if not engine.given_up][: layout.engines] or first
 
     def all_engines(self) -> list[EngineHandle]:
         """Every engine of every TP size."""
@@ -137,7 +151,9 @@ class Fleet:
         self._tell = None
 
     def hear(self, news: EngineNews) -> None:
-        """Handle news of an engine. If an engine was given up between rounds, `some_ready` raises for it."""
+        """Handle news of an engine."""
+        if isinstance(news, EngineGivenUp):
+            self._gave_up(news)
         if self._tell is not None:
             self._tell(news)
         elif isinstance(news, EngineDied):
@@ -151,15 +167,19 @@ class Fleet:
     async def some_ready(self, engines: Sequence[EngineHandle]) -> list[EngineHandle]:
         """The engines that are up, at least one; waits only while none is.
 
-        Raises RunFailed if one of them could not be replaced: without it the plan is not what runs.
+        Raises RunFailed or InputError if all of them were given up, or one ends the run.
         """
         while True:
             for engine in engines:
-                engine.check()
+                if engine.ends_run:
+                    engine.check()
             up = [engine for engine in engines if engine.alive]
             if up:
                 return up
-            await asyncio.wait({engine.repair for engine in engines}, return_when=asyncio.FIRST_COMPLETED)
+            left = {engine.repair for engine in engines if not engine.given_up}
+            if not left:
+                engines[0].check()
+            await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
         """Stop all engines."""

@@ -84,6 +84,7 @@ class MemberTask:
 
 
 def _leased(node_id: str, seen: list[Any], part: bool) -> LeasedNode:
-    address, host, cores, gpus, versions = seen
-    facts = NodeFacts(address, host, tuple(cores), tuple(gpus), tuple(map(tuple, versions)))
+    address, host, cores, gpus, versions, faults = seen
+    pairs = (tuple(map(tuple, versions)), tuple(map(tuple, faults)))
+    facts = NodeFacts(address, host, tuple(cores), tuple(gpus), *pairs)
     return LeasedNode(node_id, facts, part=part)

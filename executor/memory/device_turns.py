@@ -248,10 +248,9 @@ class DeviceTurns:
         """
         for name, engine in self._engines.items():
             while not engine.alive and self.ledger.states[name] != "absent":
-                if not self.ledger.contended(name):
+                if engine.given_up or not self.ledger.contended(name):
                     self._gone(name)
                     break
-                engine.check()
                 changed = asyncio.ensure_future(self._changed.wait())
                 await asyncio.wait({changed, engine.repair}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()

@@ -5,16 +5,24 @@ Invariants:
 - an actor runs only on a node that this run has leased, on the devices that the placement gives it: a device never has
   two holders in a phase, whatever dies;
 - a lost node is replaced, when an actor needs it, by another with as many free devices, or by itself once it is back;
-  until then its engines wait, and the run goes on with the others.
+  until then its engines wait, and the run goes on with the others;
+- a node on which actors fail again and again, more than elsewhere, is excluded: it is left as if it were lost, and
+  never leased again by this run. So it is if another node has room, or if all of its engines fail, there are others,
+  and no trainer needs it; else each of its actors has its own limit (`supervision`). What fails on a second node, too,
+  is no node's fault.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ...plans.phrases.numbers import count
 from ...plans.yaml.errors import InputError, RunFailed
+from ..processes.faults import ActorFailed
 from .live_nodes import (
     ClusterNode,
     LeasedNode,
@@ -29,6 +37,8 @@ from .live_nodes import (
 from .run_placement import NodeDevices, Placement
 
 LOOK_S = 2.0  # how often the cluster is asked for a node that is missing
+FAILURES = 2  # of actors on a node, within FAILURES_S, after which it is excluded
+FAILURES_S = 6 * 3600.0  # a start may take half an hour; faults further apart cost little
 
 
 class ActorPlacement(NamedTuple):
@@ -52,11 +62,19 @@ class ActorPlacement(NamedTuple):
 
 
 class NodeNews(NamedTuple):
-    """A node of the placement was lost (`event` "node_lost") or is back ("node_back")."""
+    """A node of the placement was lost (`event` "node_lost"), is back ("node_back"), or is excluded for a `reason`
+    ("node_excluded"): what still runs there is to be ended."""
 
     event: str
     node: int
     address: str
+    reason: str = ""
+
+
+class _Failure(NamedTuple):
+    at_s: float
+    actor: str
+    why: str
 
 
 class ActorPlacer:
@@ -68,6 +86,7 @@ class ActorPlacer:
         tell: called for each node that is lost or back.
         given: the nodes, already leased by another process, in the order of `placement.nodes_in_use()`; (): this object
             leases them.
+        excluded: addresses of nodes that are never leased, and why; None: actors that fail exclude no further node.
     """
 
     def __init__(
@@ -76,15 +95,20 @@ class ActorPlacer:
         kind: str,
         tell: Callable[[NodeNews], None] = lambda news: None,
         given: Sequence[LeasedNode] = (),
+        excluded: Mapping[str, str] | None = None,
     ) -> None:
         self.placement = placement
         self.tell = tell
+        self.excluded = dict(excluded or {})
+        self._excludes = excluded is not None
         self._kind = kind
         self._given = given
         self._resource = ""
         self._rooms = placement.nodes_in_use()
         self._nodes: dict[int, LeasedNode] = {}
         self._lost: set[int] = set()
+        self._failures: dict[int, list[_Failure]] = {}
+        self._moved: set[str] = set()  # actors for whose failures a node was excluded
         self._placed: set[str] = set()
         self._draining: set[str] = set()
         self._locks = {node: asyncio.Lock() for node in self._rooms}
@@ -103,13 +127,33 @@ class ActorPlacer:
                     f"{len(self._rooms)} nodes are needed, and this machine is one; start Ray on all nodes, and "
                     "set RAY_ADDRESS to the address of its head"
                 )
-            self._nodes = {node: this_machine(self._kind, room.devices) for node, room in self._rooms.items()}
+            for node, room in self._rooms.items():
+                self._nodes[node] = await asyncio.to_thread(this_machine, self._kind, room.devices)
             return
         self._resource = device_resource(self._kind)
-        while missing := [node for node in self._rooms if node not in self._nodes]:
-            if (lack := await self._lease(missing)) is not None:
-                raise InputError(f"{lack}; start more nodes, wait for other jobs, or solve for this cluster")
+        while missing := [node for node in self._rooms if node not in self._nodes and node not in self._lost]:
+            if (lack := await self._lease(missing)) is None:
+                self._exclude_faulty(missing)
+                continue
+            spared = [node for node in missing if self._dispensable(node)] if self.excluded else []
+            if not spared:
+                raise InputError(f"{lack}{self._left_out()}; start more nodes, wait for other jobs, or solve for this "
+                                 "cluster")  # fmt: skip
+            self._lost.add(spared[-1])
         same_versions(self.nodes)
+
+    def _left_out(self) -> str:
+        return "".join(f"; node {address} is excluded ({why})" for address, why in self.excluded.items())
+
+    def _exclude_faulty(self, numbers: Iterable[int]) -> None:
+        """Give back those of the newly leased nodes that have a device which does not work, if others are free."""
+        for number in numbers:
+            node = self._nodes.get(number)
+            if node is not None and node.facts.faults and self._lack([number]) is None:
+                self.excluded[node.facts.address] = why = "; ".join(dict(node.facts.faults).values())
+                node.release()
+                del self._nodes[number]
+                self.tell(NodeNews("node_excluded", number, node.facts.address, why))
 
     async def _lease(self, missing: Sequence[int]) -> str | None:
         """Lease a node for each of these that is still free; returns what the cluster lacks, or None."""
@@ -117,6 +161,7 @@ class ActorPlacer:
         chosen, lack = choose(self._not_held(cluster_nodes(self._resource)), rooms, self._resource)
         if lack is not None:
             return lack
+        self._failures = {number: kept for number, kept in self._failures.items() if number not in missing}
         calls = [lease(node, self._resource, room.devices) for node, room in zip(chosen, rooms, strict=True) if node]
         for number, leased in zip(missing, await asyncio.gather(*calls), strict=True):
             if leased is not None:
@@ -172,20 +217,84 @@ class ActorPlacer:
         Returns whether it was given up.
         """
         # Nodes that were lost before and are not replaced yet need room, too.
-        rooms = [self._rooms[node] for node in (*self._lost, number)]
-        _, lack = choose(self._not_held(cluster_nodes(self._resource)), rooms, self._resource)
+        lack = self._lack([*self._lost, number])
         if lack is None:
             self._lose(number)
         return lack is None
 
+    def _lack(self, numbers: Iterable[int]) -> str | None:
+        """What the cluster lacks for other nodes in place of these, or None."""
+        rooms = [self._rooms[number] for number in numbers]
+        return choose(self._not_held(cluster_nodes(self._resource)), rooms, self._resource)[1]
+
+    # -- nodes that fail -----------------------------------------------------------------------------------------------
+
+    def engine_failed(self, name: str, why: str) -> None:
+        """Note that an engine's process died, or did not come up."""
+        self._note_failure(name, self.placement.engines[name].node, why)
+
+    def rank_failed(self, plan: str, rank: int, why: str) -> None:
+        """Note that a trainer rank died, or did not come up: the first of its group."""
+        self._note_failure(f"rank {rank} of {plan}", self.placement.trainers[plan][rank].node, why)
+
+    def _note_failure(self, actor: str, number: int, why: str) -> None:
+        if number not in self._lost and actor not in self._moved:
+            self._failures.setdefault(number, []).append(_Failure(time.monotonic(), actor, why))
+
+    def failing(self) -> dict[int, str]:
+        """Nodes that are to be excluded, each with the reason."""
+        if not self._excludes or not self._resource:  # without the latter: its only node, or those of a group
+            return {}
+        since = time.monotonic() - FAILURES_S
+        counts = dict.fromkeys(set(self._rooms) - self._lost, 0)
+        counts |= {n: sum(f.at_s > since for f in of_node) for n, of_node in self._failures.items() if n in counts}
+        found = {}
+        for number, failed in counts.items():
+            share = statistics.median([counts[other] for other in counts if other != number] or [0])
+            if failed >= max(FAILURES, 2 * share + 1) and (self._lack([*self._lost, number]) is None or (
+                {f.actor for f in self._failures[number]} >= set(self._engines_on(number))
+                and self._dispensable(number)
+            )):  # fmt: skip
+                last = self._failures[number][-1]
+                found[number] = f"{count(failed, 'failure')} there; the last: {last.actor}: {last.why}"
+        return found
+
+    def _engines_on(self, number: int) -> list[str]:
+        return [name for name, held in self.placement.engines.items() if held.node == number]
+
+    def _dispensable(self, number: int) -> bool:
+        """Whether engines of each kind that a node has are on other nodes, too, and no trainer needs it."""
+        here, ours = self._engines_on(number), self.placement.engine_sets
+        judges = tuple(name for name in self.placement.engines if not any(name in names for names in ours.values()))
+        return not any(self.trains_on(plan, number) for plan in self.placement.trainers) and all(
+            any(self.placement.engines[name].node not in (number, *self._lost) for name in names)
+            for names in (*ours.values(), judges)
+            if set(names) & set(here)
+        )
+
+    def exclude(self, number: int, why: str) -> None:
+        """Leave a node for the rest of the run."""
+        address = self.address(number)
+        self.excluded[address] = why
+        self._moved |= {failure.actor for failure in self._failures.pop(number, ())}
+        self._lost.add(number)
+        self.tell(NodeNews("node_excluded", number, address, why))
+        self._nodes[number].release()
+
+    def waits(self, engine: str) -> bool:
+        """Whether no node is there for an engine."""
+        return self.placement.engines[engine].node in self._lost
+
+    # -- places --------------------------------------------------------------------------------------------------------
+
     async def engine(self, name: str) -> ActorPlacement:
-        """Where an engine runs; waits as long as no node has room."""
+        """Where an engine runs; waits as long as no node has room. Raises ActorFailed if its device does not work."""
         return await self._place(name, self.placement.engines[name])
 
     async def ranks(self, plan: str, patience_s: float) -> list[ActorPlacement]:
         """Where a plan's trainer ranks run. Raises RunFailed if a node is missing for `patience_s` seconds."""
         ranks = self.placement.trainers[plan]
-        places = [self._place(f"rank {rank} of {plan}", planned) for rank, planned in enumerate(ranks)]
+        places = [self._place(f"rank {rank} of {plan}", planned, plan) for rank, planned in enumerate(ranks)]
         try:
             return list(await asyncio.wait_for(asyncio.gather(*places), patience_s))
         except TimeoutError:
@@ -205,16 +314,26 @@ class ActorPlacer:
                 return self._on_cluster(NodeDevices(node, ()))
         return await self._place(name, NodeDevices(first, ()))
 
-    async def _place(self, name: str, planned: NodeDevices) -> ActorPlacement:
+    async def _place(self, name: str, planned: NodeDevices, plan: str = "") -> ActorPlacement:
+        """`plan`: whose trainer rank it is."""
         number = planned.node
         async with self._locks[number]:
             # An actor that was placed before is placed again since it died: its node may be gone.
-            if name in self._placed and number not in self._lost and not await answers(self._nodes[number]):
-                self._lose(number)
+            if name in self._placed and number not in self._lost:
+                if not await answers(self._nodes[number]):
+                    self._lose(number)
+                # A trainer that lives there leaves between two steps (turns.Leaving).
+                elif not any(self.trains_on(other, number) for other in self.placement.trainers if other != plan) and (
+                    why := self.failing().get(number)
+                ):
+                    self.exclude(number, why)
             while number in self._lost:
                 if not await self._replaced(number):
                     await asyncio.sleep(LOOK_S)
             self._placed.add(name)
+            for device, fault in self._nodes[number].facts.faults:
+                if device in planned.devices:
+                    raise ActorFailed(name, f"node {self.address(number)}: {fault}")
             return self._on_cluster(planned)
 
     def _lose(self, number: int) -> None:
@@ -228,22 +347,33 @@ class ActorPlacer:
             raise RunFailed(f"node {self.address(number)} of the group is gone; go on with --resume")
         if not self._resource:  # Ray runs on this machine alone
             raise RunFailed("Ray is gone from this machine; go on with --resume")
-        before = self._nodes[number]
-        if await self._lease([number]) is not None or self._nodes[number] is before:
-            return False
+        before = self._nodes.pop(number, None)
         try:
-            same_versions(self.nodes)
-        except InputError:
-            self._nodes[number].release()  # no actor runs there, and `close` releases only nodes that are not lost
-            self._nodes[number] = before
-            raise
+            await self._lease([number])
+            if (found := self._nodes.get(number)) is None:
+                return False
+            others = [node for other, node in self._nodes.items() if other not in self._lost]
+            try:
+                same_versions([*others, found])
+                why = "; ".join(dict(found.facts.faults).values())
+            except InputError as error:
+                why = str(error)
+            if why:  # it stays the run's no more than the one before
+                found.release()
+                del self._nodes[number]
+                self.excluded[found.facts.address] = why
+                self.tell(NodeNews("node_excluded", number, found.facts.address, why))
+                return False
+        finally:
+            if number not in self._nodes and before is not None:
+                self._nodes[number] = before
         self._lost.discard(number)
         self.tell(NodeNews("node_back", number, self._nodes[number].facts.address))
         return True
 
     def _not_held(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode]:
         held = {node.node_id for number, node in self._nodes.items() if number not in self._lost}
-        return [node for node in nodes if node.node_id not in held]
+        return [node for node in nodes if node.node_id not in held and node.address not in self.excluded]
 
     def _on_cluster(self, planned: NodeDevices) -> ActorPlacement:
         node = self._nodes[planned.node]

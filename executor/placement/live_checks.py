@@ -1,9 +1,10 @@
 """Compares a placement with the live cluster: which of its nodes it would take, what it lacks, and whether all nodes
-share the folder of a run."""
+share the folder of a run and have the same model."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import ray
 
+from ...plans.schema.job import pretrained
 from ...plans.yaml.errors import InputError
 from ..processes.actors import track, within
 from ..processes.host import cluster_address
@@ -64,6 +66,71 @@ def _answer(folder: str, name: str, number: int) -> str | None:
     except OSError as error:
         return f"{error.strerror or error}"
     return None
+
+
+BLOCKS, BLOCK_BYTES = 16, 65536  # of each file of weights, that are compared
+
+COPIES_S = 600.0  # for a busy file system to read them
+
+
+async def same_models(model: str, nodes: Sequence[LeasedNode]) -> None:
+    """Raises InputError if nodes have different copies of a model (its name as `JobPaths.model`): ranks and engines
+    would train and decode a mixture. A hub's model is compared where it is in the cache of a node.
+
+    Of a file of weights the size, the header (names, shapes and types) and blocks here and there are compared: two
+    fine-tunes of one model have the same header.
+    """
+    others = {node.node_id: node.facts.address for node in nodes}
+    if len(others) < 2:
+        return
+    calls = [track(_model_files.options(**on_node(node)).remote(model)) for node in others]
+    waits = (within(COPIES_S, call, f"node {address}") for call, address in zip(calls, others.values(), strict=True))
+    found = list(zip(others.values(), await asyncio.gather(*waits), strict=True))
+    hub_id = Path(model).is_absolute() is False
+    absent = [address for address, files in found if not files]
+    if absent and not hub_id:
+        raise InputError(
+            f"node {absent[0]} has no model there; copy it to all nodes, or to a folder that they share", model
+        )
+    known = [(address, files) for address, files in found if files]
+    for address, files in known[1:]:
+        first, ours = known[0]
+        if differ := sorted(name for name in {*ours, *files} if ours.get(name) != files.get(name)):
+            shown = ", ".join(differ[:3]) + (f" and {len(differ) - 3} more" if len(differ) > 3 else "")
+            remedy = "name model.revision, and fetch it on both" if hub_id else "copy the same model to both"
+            raise InputError(f"is another model on node {address} than on node {first}: {shown}; {remedy}", model)
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _model_files(model: str) -> dict[str, str]:
+    return model_files(model)
+
+
+def model_files(model: str) -> dict[str, str]:
+    """By name of a file of a model on this machine, a digest of what `same_models` compares; {} if it is not here."""
+    name, revision = pretrained(model)
+    folder = Path(name)
+    if not folder.is_absolute():
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(name, "config.json", **revision)
+        if not isinstance(cached, str):
+            return {}
+        folder = Path(cached).parent
+    files = {path.name: path for kind in ("*.json", "*.safetensors") for path in folder.glob(kind)}
+    return {name: _digest(path) for name, path in files.items()} if "config.json" in files else {}
+
+
+def _digest(path: Path) -> str:
+    size, seen = path.stat().st_size, hashlib.sha256()
+    with path.open("rb") as file:
+        if path.suffix == ".json":
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        seen.update(file.read(int.from_bytes(file.read(8), "little")))  # the header, whose length stands first
+        for number in range(BLOCKS):
+            file.seek(max(0, (size - BLOCK_BYTES) * (number + 1) // BLOCKS))
+            seen.update(file.read(BLOCK_BYTES))
+    return f"{size}:{seen.hexdigest()}"
 
 
 class LiveCheck(NamedTuple):

@@ -9,22 +9,27 @@ that the placement of the run gives them.
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
+import inspect
+import json
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from ...plans.phrases.numbers import count
 from ...plans.yaml.errors import RunFailed
-from ..processes.actors import track, within
+from ..processes.actors import track, visible_gpus, within
 from ..processes.faults import reason
+from ..processes.host import installed
 from .run_placement import Room
 
 CORE_RESOURCE = "rlplan_core"
@@ -32,7 +37,7 @@ POOL_LABEL = "rlplan-pool"
 """Label of a Ray node (`ray start --labels rlplan-pool=NAME`) that serves only the pool of this name."""
 LEASE_S = 30.0  # for Ray to reserve devices that are free
 PROBE_S = 120.0  # for a process to start on a node and answer
-PACKAGES = ("rlplan", "torch", "transformers")
+DEVICES_S = 300.0  # for a process to import torch and try the GPUs of a node
 
 
 class ClusterNode(NamedTuple):
@@ -54,13 +59,14 @@ class ClusterNode(NamedTuple):
 
 class NodeFacts(NamedTuple):
     """What a process on a node sees: its address, host name, the cores that it may run on, ids of the GPUs that were
-    asked for, versions of packages."""
+    asked for, versions of packages, and which of the devices do not work, by number, and why."""
 
     address: str
     host: str
     cores: tuple[int, ...]
     gpus: tuple[str, ...]
     versions: tuple[tuple[str, str], ...]
+    faults: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,8 +184,9 @@ async def lease(node: ClusterNode, resource: str, devices: int) -> LeasedNode | 
             return None
         gpus = devices if resource == "GPU" else 0
         strategy = PlacementGroupSchedulingStrategy(group, 0) if gpus else _on(node.node_id)
-        call = _probe.options(scheduling_strategy=strategy, num_gpus=gpus).remote()
-        facts = NodeFacts(*await within(PROBE_S, track(call), f"node {node.address}"))
+        probe: Any = _probe.options(scheduling_strategy=strategy, num_gpus=gpus)  # Ray's stubs know no defaults
+        call = probe.remote("cuda" if gpus else "cpu", devices)
+        facts = NodeFacts(*await within(PROBE_S + DEVICES_S, track(call), f"node {node.address}"))
     except BaseException as error:
         remove_placement_group(group)
         if isinstance(error, ray.exceptions.RayTaskError):
@@ -196,6 +203,7 @@ def this_machine(kind: str, devices: int) -> LeasedNode:
     facts = _facts()
     if kind == "cuda":
         facts = facts._replace(gpus=gpus_here(devices))
+    facts = facts._replace(faults=tuple(device_faults(kind, facts.gpus, devices).items()))
     return LeasedNode(ray.get_runtime_context().get_node_id(), facts)
 
 
@@ -248,8 +256,55 @@ def _on(node_id: str) -> Any:
 
 
 @ray.remote(num_cpus=0, max_retries=0)
-def _probe() -> NodeFacts:
-    return _facts()
+def _probe(kind: str = "", devices: int = 0) -> NodeFacts:
+    """What a process on the node sees; `kind`: of devices that are tried, "": none."""
+    facts = _facts()
+    return facts._replace(faults=tuple(device_faults(kind, facts.gpus, devices).items())) if kind else facts
+
+
+def device_faults(kind: str, gpus: Sequence[str], devices: int) -> dict[int, str]:
+    """Which of the devices of this machine do not multiply what they are given, by number, and why; GPUs are tried in
+    a process of their own, which gives their memory back."""
+    if kind != "cuda":
+        left, right = (np.add.outer(7 * np.arange(256), by * np.arange(256)) % 11.0 - 5.0 for by in (3, 5))
+        wrong = not np.array_equal(left.astype(np.float32) @ right.astype(np.float32), left @ right)
+        return dict.fromkeys(range(devices), "its cores multiply wrongly") if wrong else {}
+    code = f"{inspect.getsource(gpu_faults)}\nimport json\nprint(json.dumps(gpu_faults({len(gpus)})))"
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=DEVICES_S, env={**os.environ, **visible_gpus(gpus)}
+        )
+    except subprocess.TimeoutExpired:
+        return dict.fromkeys(range(len(gpus)), f"its GPUs did not multiply within {DEVICES_S:.0f} s")
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return dict.fromkeys(range(len(gpus)), f"its GPUs could not be tried: {last}")
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return {int(number): f"GPU {gpus[int(number)]}: {why}" for number, why in found.items()}
+
+
+def gpu_faults(count: int, device: str = "cuda") -> dict[int, str]:
+    """Which of the first GPUs do not multiply what they are given, and why; needs nothing but torch."""
+    import torch
+
+    # Small integers: products are exact in each format, whatever the order of the sums.
+    rows = torch.arange(1024, dtype=torch.float64)
+    left, right = ((7 * rows[:, None] + by * rows) % 11 - 5 for by in (3, 5))
+    exact = left @ right
+    faults = {}
+    for number in range(count):
+        on = f"{device}:{number}"
+        try:
+            for dtype in (torch.float32, torch.bfloat16):
+                found = (left.to(on, dtype) @ right.to(on, dtype)).cpu()
+                if not torch.equal(found, exact.to(dtype)):
+                    faults[number] = f"multiplies wrongly in {dtype}".replace("torch.", "")
+        except torch.OutOfMemoryError:
+            pass  # others hold its memory, which is counted elsewhere
+        except Exception as error:  # noqa: BLE001 - whatever CUDA says of it
+            faults[number] = " ".join(str(error).split())[:200] or type(error).__name__
+    return faults
 
 
 def _own_address() -> str:
@@ -257,17 +312,11 @@ def _own_address() -> str:
 
 
 def _facts() -> NodeFacts:
-    versions = []
-    for package in PACKAGES:
-        try:
-            versions.append((package, importlib.metadata.version(package)))
-        except importlib.metadata.PackageNotFoundError:
-            versions.append((package, "missing"))
     gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
     return NodeFacts(
         _own_address(),
         socket.gethostname(),
         tuple(sorted(os.sched_getaffinity(0))),
         tuple(map(str, gpus)),
-        tuple(versions),
+        installed(),
     )

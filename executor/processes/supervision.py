@@ -3,9 +3,10 @@
 Engines, groups of trainer ranks and reward workers are started and replaced here and nowhere else. Invariants:
 - an actor is replaced at most `restarts_per_hour` times within any hour (a long run may outlive many faults, a crash
   loop may not go on); a start that fails by a fault of its process counts like a death;
-- STARTS_IN_A_ROW failed starts in a row end the run with the last reason: the fault is then not a passing one;
-- a start that fails for any other reason ends the run at once;
-- a reward worker that cannot be replaced ends the run only if it was the last one;
+- after STARTS_IN_A_ROW failed starts in a row an actor is given up with the last reason: the fault is then not a
+  passing one;
+- a start that fails for any other reason is not tried again;
+- an engine or a reward worker that is given up ends the run only if it was the last one; a trainer does at once;
 - silence is counted in looks: if the observer itself was held up (a stopped laptop, a busy host), the time without a
   look counts as one look at most, so no actor is replaced for an absence of the observer.
 """
@@ -104,6 +105,10 @@ class RestartBudget:
         return len(self._times)
 
 
+class GivenUp(RunFailed):
+    """An actor is not started any more, since its process died again and again."""
+
+
 class Supervised(Protocol):
     """What can be started and replaced: a process, or several that cannot go on without each other."""
 
@@ -137,7 +142,8 @@ class Supervisor:
         self._began = clock()
 
     async def start(self, actor: Supervised) -> None:
-        """Start an actor; a start in which its process dies is tried again. Raises RunFailed or InputError."""
+        """Start an actor; a start in which its process dies is tried again. Raises RunFailed (GivenUp if its process
+        died each time) or InputError."""
         attempt = 0
         while True:
             try:
@@ -152,8 +158,10 @@ class Supervisor:
                 attempt += 1
                 if isinstance(error, InputError):
                     raise
-                if classify(error) not in (ErrorClass.ACTOR, ErrorClass.INFRASTRUCTURE) or attempt == STARTS_IN_A_ROW:
-                    raise RunFailed(f"{actor.name} did not start: {reason(error)}") from error
+                passes = classify(error) in (ErrorClass.ACTOR, ErrorClass.INFRASTRUCTURE)
+                if not passes or attempt == STARTS_IN_A_ROW:
+                    end = GivenUp if passes else RunFailed
+                    raise end(f"{actor.name} did not start: {reason(error)}") from error
                 self._spend(actor.name, reason(error))
             await self._pause(PAUSE_S * attempt)
 
@@ -180,7 +188,7 @@ class Supervisor:
     def _spend(self, name: str, why: str) -> None:
         most = self.patience.restarts_per_hour
         if not self._budgets.setdefault(name, RestartBudget(most)).take(self._clock()):
-            raise RunFailed(f"{name} was started again {most} times within an hour, which is the limit; last: {why}")
+            raise GivenUp(f"{name} was started again {most} times within an hour, which is the limit; last: {why}")
 
 
 async def together(*starts: Coroutine[Any, Any, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import statistics
 from collections import deque
@@ -17,7 +18,7 @@ from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.schedule import Schedule
 from ...rounds.timeouts import PoolTimeouts
 from ...traces.run_log import TRACE
-from ...traces.trace import TraceWriter
+from ...traces.trace import TraceWriter, trace_lines
 from ...traces.trace_events import Evaluation, Step
 from ..rollout.round_samples import RolloutResult
 from ..rollout.round_scoring import unscored
@@ -114,6 +115,20 @@ class DriftWatch:
         if not self._told or before:
             return None
         return ShareDrift(self._planned, round(measured, 4), len(self._rounds))
+
+
+def excluded_nodes(run_dir: Path) -> dict[str, str]:
+    """Addresses of the nodes that a run has excluded and not taken again since, by its trace, and why."""
+    excluded: dict[str, str] = {}
+    path = run_dir / TRACE
+    for _, line in trace_lines(path) if path.exists() else ():
+        if line.startswith(b'{"event":"node_'):
+            event = json.loads(line)
+            if event["event"] == "node_excluded":
+                excluded[event["address"]] = event["reason"]
+            elif event["event"] == "node_readmitted":
+                excluded.pop(event["address"], None)
+    return excluded
 
 
 class Recorder:

@@ -29,7 +29,7 @@ from ...plans.schema.cluster import Pool
 from ...plans.schema.job import Job
 from ...plans.schema.levers import RewardJudge
 from ...plans.yaml.errors import InputError, RunFailed
-from ..engines.engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
+from ..engines.engine_handle import EngineDied, EngineEvents, EngineGivenUp, EngineHandle, EngineNews
 from ..engines.messages import EngineConfig, EngineEvent, Request
 from ..engines.vllm_options import FIXED_CACHE_SHARE, kv_bytes_per_token
 from ..placement.actor_placer import ActorPlacer
@@ -346,8 +346,8 @@ class JudgePool:
                         self._judged(question, event, copy)
             case EngineDied():
                 self._lose(news)
-            case Exception():
-                self._give_up(news)
+            case EngineGivenUp():
+                self._give_up(news.error)
         self._ask_soon()
 
     def _judged(self, question: Question, event: EngineEvent, copy: Copy) -> None:

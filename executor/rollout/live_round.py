@@ -32,7 +32,7 @@ from ...rounds.machines.events import (
     Score,
     Scored,
 )
-from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineHandle, EngineNews
+from ..engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineGivenUp, EngineHandle, EngineNews
 from ..engines.messages import EngineEvent, Request
 from ..processes.actors import UnawaitedCalls
 from ..processes.faults import failure
@@ -47,7 +47,7 @@ GiveWeights = Callable[[EngineHandle, str], Awaitable[None]]
 
 LOSSES = 2  # of each sample of a prompt on the average, until further ones count as failures of the prompt
 
-Message = EngineNews | Scored | Failed | LeverDecision
+Message = EngineNews | Exception | Scored | Failed | LeverDecision
 Inbox = asyncio.Queue[Message]
 
 
@@ -137,7 +137,8 @@ class LiveRound:
             if self._round.change is None
             else (self._round.change.out, self._round.change.under_way)
         )
-        replaced = not all(engine.alive for index, engine in enumerate(self._engines) if index not in out)
+        engines = [engine for index, engine in enumerate(self._engines) if index not in out]
+        replaced = not all(engine.alive or engine.given_up for engine in engines)
         return decoding or self._rewards.pending or bool(self._joins) or replaced or under_way
 
     def _translate(self, message: Message) -> list[Event]:
@@ -149,6 +150,11 @@ class LiveRound:
                 return self._lose(message)
             case EngineBack():
                 self._welcome(message)
+                return []
+            case EngineGivenUp():
+                out = frozenset() if self._round.change is None else self._round.change.out
+                if all(engine.given_up for index, engine in enumerate(self._engines) if index not in out):
+                    raise message.error
                 return []
             case Scored() | Failed():
                 return [message]

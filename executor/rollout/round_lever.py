@@ -115,7 +115,7 @@ class OpenRound:
     engines: list[EngineHandle]
     ledger: SampleLedger
     version: str
-    tell: Callable[[EngineNews | LeverDecision], None]
+    tell: Callable[[EngineNews | Exception | LeverDecision], None]
     spreads: bool = True
     change: EngineChange | None = None
     on_ready: Callable[[int], None] | None = None

@@ -260,21 +260,23 @@ class TrainerGroup:
             patience_s = self.supervisor.patience.stall_s if self._constructed else born_s
             silent_s = await silent_seconds(call, silence, patience_s)
             if silent_s is not None:
-                self._lose(f"no sign of life of {name} for {silent_s:.0f} s")
+                self._lose(f"no sign of life of {name} for {silent_s:.0f} s", rank)
                 return
             error = call.exception()
             if error is not None:
-                self._lose(f"{name}: {reason(error)}")
+                self._lose(f"{name}: {reason(error)}", rank)
                 return
             silence.heard(time.monotonic())
             await asyncio.sleep(PULSE_S)
 
-    def _lose(self, why: str, *, late: bool = False) -> TrainerDied:
-        """End all ranks: a group without one of them cannot go on."""
+    def _lose(self, why: str, rank: int | None = None, *, late: bool = False) -> TrainerDied:
+        """End all ranks: a group without one of them cannot go on. `rank`: the one that failed, where that is known."""
         died = TrainerDied(self.name, why)
         died.late = late
         if self._gone is not None and not self._gone.done():
             self._gone.set_exception(died)
+            if rank is not None and self._placer is not None:
+                self._placer.rank_failed(self._plan, rank, why)
         self._kill()
         return died
 
@@ -315,20 +317,23 @@ class TrainerGroup:
         errors = _errors(calls)
         if not errors and not gone.done():
             raise self._lose(f"no answer to {method} within {deadline_s:.0f} s", late=True)
-        raise self._call_failure(method, errors, gone, all_answered=all(call.done() for call in calls))
+        # A rank that is gone; the others report its death.
+        dead = [number for number, call in enumerate(calls) if any(map(_is_death, _errors([call])))]
+        rank = dead[0] if dead else None
+        raise self._call_failure(method, errors, gone, rank, all_answered=all(call.done() for call in calls))
 
     def _call_failure(
-        self, method: str, errors: list[BaseException], gone: asyncio.Future[None], all_answered: bool
+        self, method: str, errors: list[BaseException], gone: asyncio.Future[None], rank: int | None, all_answered: bool
     ) -> RunFailed:
-        """The error of the group, where calls of `method` to its ranks ended with `errors`."""
+        """The error of the group, where calls of `method` to its ranks ended with `errors`; `rank` is gone."""
         if gone.done() and isinstance(seen := gone.exception(), TrainerDied):
             return seen
         # First the rank that is gone, then the ranks that report its death.
-        errors = sorted(errors, key=lambda error: not isinstance(error, ray.exceptions.RayActorError))
+        errors = sorted(errors, key=lambda error: not _is_death(error))
         faults = [classify(error) for error in errors]
         # Ranks that have not answered are in the middle of a collective, which none can take up again.
         if ErrorClass.ACTOR in faults:
-            return self._lose(f"{method}: {reason(errors[faults.index(ErrorClass.ACTOR)])}")
+            return self._lose(f"{method}: {reason(errors[faults.index(ErrorClass.ACTOR)])}", rank)
         if ErrorClass.INFRASTRUCTURE in faults:
             why = reason(errors[faults.index(ErrorClass.INFRASTRUCTURE)])
             if not all_answered:
@@ -493,6 +498,10 @@ async def while_trainer_lives(trainer: TrainerGroup, wait: Coroutine[Any, Any, R
         task.cancel()
         death.cancel()
         await asyncio.gather(task, death, return_exceptions=True)
+
+
+def _is_death(error: BaseException) -> bool:
+    return isinstance(error, ray.exceptions.RayActorError)
 
 
 def _errors(calls: list[asyncio.Future[Any]]) -> list[BaseException]:

@@ -27,7 +27,7 @@ from rlplan.plans.schema.plan import load_plan
 from rlplan.traces.time_left import time_left_s
 
 from ..group_documents import group, groups_plan
-from .command_line import data, printed
+from .command_line import data, printed, refused, rlplan
 
 EXAMPLES = Path(package.__file__).parent / "plans" / "examples"
 SOUND = "can be started, since inputs, memory and files are in order: plan\n"
@@ -63,11 +63,14 @@ def test_options_reach_the_executor_and_its_end_the_exit_code(solved, asked):
     assert printed("execute", plan, "--out", out) == f"done; see: rlplan report {out}\n"
     assert asked.options == Options(40) and [e.name for e in asked.executions] == ["plan"]
     words = "--steps 7 --checkpoint-every 3 --stall-timeout 9 --grace-s 2 --restarts-per-hour 5 --node-patience 8"
-    words += " --no-drain --keep-every 6 --save-model-every 4"
+    words += " --no-drain --keep-every 6 --save-model-every 4 --unsafe-versions"
     asked.finished = False
     stopped = printed("execute", plan, "--out", out, *words.split(), code=130)
     assert stopped == f"stopped with checkpoints; continue with --resume, or see: rlplan report {out}\n"
-    assert asked.options == Options(7, False, 3, 9.0, 2.0, 5, 8.0, drain_queue=False, keep_every=6, save_model_every=4)
+    assert asked.options == Options(
+        7, False, 3, 9.0, 2.0, 5, 8.0, drain_queue=False, keep_every=6, save_model_every=4, unsafe_versions=True
+    )
+    refused(rlplan("execute", plan, "--out", out, "--readmit"), "--readmit is for --resume")
     two = solved / "other.yaml"
     two.write_bytes(plan.read_bytes())
     summary = data("execute", plan, two, "--out", out, code=130)

@@ -46,6 +46,12 @@ class Seats:
         self.free = asyncio.Event()
         self.free.set()
 
+    def waits(self, name):
+        return not self.free.is_set()
+
+    def engine_failed(self, name, why):
+        pass
+
     async def engine(self, name):
         await self.free.wait()
         return ActorPlacement("", "127.0.0.1", (), (), 1)

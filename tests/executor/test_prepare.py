@@ -14,9 +14,12 @@ from rlplan.executor.configuration import configuration, kv_bytes
 from rlplan.executor.engines.messages import SamplingRules
 from rlplan.executor.execute import execute
 from rlplan.executor.groups.group_change import MoveRequest, take_request, write_request
+from rlplan.executor.placement.actor_placer import NodeNews
 from rlplan.executor.placement.run_placement import DoesNotFit
 from rlplan.executor.prepare import Options, PlanSwitch, history_of, placement_of, prepare
 from rlplan.executor.records.execution_folder import begin_folder
+from rlplan.executor.records.run_record import Recorder, excluded_nodes
+from rlplan.executor.records.trackers import Trackers
 from rlplan.executor.session import NotStarted, Session
 from rlplan.plans.schema.levers import RoundPrefix, RoundTail
 from rlplan.plans.yaml.errors import InputError, RunFailed
@@ -171,6 +174,7 @@ class Parts:
 
             part = SimpleNamespace(
                 arguments=arguments, options=options, name=f"{name}-0", bounded=False, engines=[], nodes=[],
+                excluded=options.get("excluded"), spare=lambda hear: self.log.append(f"{name}.spare"),
                 start=lambda *a, **o: does("start"), open=lambda own: does(f"open own={own}"),
                 notes=lambda: ["no cgroups"], only=lambda names: (name, names), all_engines=lambda: [part],
                 event=lambda event, **fields: self.log.append((event, fields)), checkpoints=SimpleNamespace(notes=[]),
@@ -208,8 +212,9 @@ class Parts:
 
     async def take_turns(self, runs, options, watcher, drain, speed, plans):
         self.log.append(("turns", options.steps))
-        self.made["ActorPlacer"].tell(SimpleNamespace(event="node_lost", node=1, address="10.0.0.1"))
-        self.made["ActorPlacer"].tell(SimpleNamespace(event="node_back", node=1, address="10.0.0.2"))
+        tell = self.made["ActorPlacer"].options["tell"]
+        tell(NodeNews("node_lost", 1, "10.0.0.1"))
+        tell(NodeNews("node_back", 1, "10.0.0.2"))
         return True
 
 
@@ -231,7 +236,7 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
     assert executed(job, parts, monkeypatch, history=job.folder / "step-000003", stall_s=9.0) is True
     words = [entry for entry in parts.log if isinstance(entry, str)]
     assert words == [
-        "starting Ray", "reserving devices", "ActorPlacer.open own=True",
+        "starting Ray", "Fleet.spare", "reserving devices", "ActorPlacer.open own=True",
         "starting reward workers, trainers and engines Fleet-0", "rewards.start", "DeviceTurns.start",
         "TrainingRun.start", "TrainingRun.start", "note: no cgroups", "joins", "note: node 10.0.0.1: lost",
         "note: node 10.0.0.2: in its place, or back", "stopping", "TrainingRun.close", "TrainingRun.close",
@@ -253,7 +258,38 @@ def test_an_execution_starts_all_parts_and_ends_them_in_order(job, monkeypatch):
     assert made["TrainingRun"].options["prompt_ids"] == ["p0", "p1"] and made["TrainingRun"].options["permits"] is None
     train_pool, where = made["device_ledger"].arguments[3:5]
     assert train_pool.cores == 1 and where["trainer two"] == ["core 0 of node 1"]
-    assert made["device_ledger"].options == {"shared": False} and made["ActorPlacer"].options == {"given": ()}
+    assert made["device_ledger"].options == {"shared": False} and made["ActorPlacer"].options["given"] == ()
+
+
+def test_an_excluded_node_is_told_and_carried_into_a_resumed_run(job, monkeypatch):
+    parts, address, ended = Parts(monkeypatch), "10.0.0.1", []
+    engine = SimpleNamespace(name="rollout-tp1-0", leave_node=ended.append)
+
+    async def opened(own):
+        placer = parts.made["ActorPlacer"]
+        placer.runs_on = lambda name, number: (name, number) == (engine.name, 1)
+        parts.made["Fleet"].all_engines = lambda: [engine]
+        placer.options["tell"](NodeNews("node_excluded", 1, address, "2 failures there"))
+
+    make = parts.part
+    monkeypatch.setattr(
+        session, "ActorPlacer", lambda *given, **options: vars(made := make("ActorPlacer")(*given, **options)).update(
+            open=opened) or made
+    )  # fmt: skip
+    executed(job, parts, monkeypatch)
+    told = ("node_excluded", {"node": 1, "address": address, "reason": "2 failures there"})
+    assert parts.log.count(told) == 2 and parts.log.index(told) > parts.log.index("TrainingRun.start")
+    assert ended == [f"its node {address} is excluded"]
+
+    for number in (1, 2):
+        recorder = Recorder(job.out, Trackers((), job.out, "run", [].append))
+        recorder.event("node_excluded", 0.0, node=number, address=f"10.0.0.{number}", reason="2 failures there")
+        recorder.close()
+    assert excluded_nodes(job.out) == dict.fromkeys((address, "10.0.0.2"), "2 failures there")
+    recorder = Recorder(job.out, Trackers((), job.out, "run", [].append))
+    recorder.event("node_readmitted", 1.0, address=address)
+    recorder.close()
+    assert [*excluded_nodes(job.out)] == ["10.0.0.2"] and excluded_nodes(job.out / "none") == {}
 
 
 def test_prompts_that_are_held_out_are_evaluated_and_not_trained(job, monkeypatch):
@@ -275,7 +311,7 @@ def test_a_member_of_a_group_has_its_nodes_and_turns(job, monkeypatch):
     parts = Parts(monkeypatch)
     member = SimpleNamespace(permits="permits", leased=("n1", "n2"), engine_units=lambda placement: "units")
     assert executed(job, parts, monkeypatch, member)
-    assert parts.made["ActorPlacer"].options == {"given": ("n1", "n2")}
+    assert parts.made["ActorPlacer"].options["given"] == ("n1", "n2")
     assert parts.made["device_ledger"].options == {"shared": True}
     group = parts.made["MemberPhases"]
     assert group.arguments[0] == "permits" and group.arguments[2] == "units"

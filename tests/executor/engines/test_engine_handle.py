@@ -8,6 +8,7 @@ import pytest
 from rlplan.executor.engines import engine_handle
 from rlplan.executor.engines.engine_handle import CLOSE_S, EngineBack, EngineDied
 from rlplan.executor.engines.messages import Request
+from rlplan.executor.placement.actor_placer import ActorPlacement
 from rlplan.executor.processes.faults import ActorFailed, MemoryRanOut
 from rlplan.executor.processes.supervision import LOOK_S, Patience
 from rlplan.executor.rollout.live_round import LOSSES
@@ -312,6 +313,91 @@ def test_a_sample_that_vllm_gives_up_is_drawn_again(play):
         assert result.lost == {"error": 3 + 2 * LOSSES + MAX_FAILURES_PER_PROMPT + 1 + 1}
 
     play(body, actor=GivesUp)
+
+
+@pytest.mark.parametrize("when", ["in the round", "between rounds"])
+def test_an_engine_that_is_given_up_ends_no_run_that_has_others(play, when):
+    async def body(fakes):
+        told = []
+        fakes.fleet.spare(told.append)
+
+        async def dies():
+            fakes.prepare = lambda actor: setattr(actor, "dies_in_start", True)
+            fakes.actors[0].die()
+            if when == "between rounds":
+                await until(lambda: fakes.engines[0].given_up)
+
+        if when == "between rounds":
+            await dies()
+        machine = race()
+        await fakes.round(dies if when == "in the round" else None, machine=machine)
+        await until(lambda: fakes.engines[0].given_up)
+        assert len(machine.outcome().trained) == 6
+        assert [str(news.error) for news in told] == [f"{FIRST} did not start: its core died while it started"]
+        await fakes.round(version="v2")
+        assert fakes.fleet.engines(EngineLayout(1, 1)) == [fakes.engines[1]], "another of its size stands in"
+
+        async def the_last_dies():
+            fakes.actors[1].die()
+
+        with pytest.raises(RunFailed, match=f"{SECOND} did not start"):
+            await fakes.round(the_last_dies, version="v3")
+        fakes.prepare = lambda actor: None
+        fakes.engines[0].leave_node("its node is excluded")
+        assert await fakes.fleet.some_ready(fakes.engines) == [fakes.engines[0]], "on another node it may start"
+
+    play(body, 2)
+
+
+def test_a_run_begins_without_an_engine_whose_starts_fail():
+    async def begun(*bad):
+        fakes, told = Scene(2, ""), []
+        fakes.prepare = lambda actor: setattr(actor, "dies_in_start", actor.name in bad)
+        fakes.fleet.spare(told.append)
+        try:
+            await fakes.fleet.start()
+            return [news.engine.name for news in told], [engine.alive for engine in fakes.engines]
+        finally:
+            await fakes.fleet.close()
+
+    assert played(begun(FIRST)) == ([FIRST], [False, True])
+    with pytest.raises(RunFailed, match="did not start: its core died while it started"):
+        played(begun(FIRST, SECOND))
+
+
+def test_a_run_begins_without_an_engine_that_has_no_node(play):
+    class Nodes:
+        """A node comes for the first engine when `there` is set."""
+
+        def __init__(self):
+            self.there, self.failed = asyncio.Event(), []
+
+        def waits(self, name):
+            return name == FIRST and not self.there.is_set()
+
+        async def engine(self, name):
+            if name == FIRST:
+                await self.there.wait()
+            return ActorPlacement("", "127.0.0.1", (), (), 1)
+
+        def engine_failed(self, name, why):
+            self.failed.append((name, why))
+
+    async def scene():
+        fakes, nodes = Scene(2, ""), Nodes()
+        for engine in fakes.engines:
+            engine._placer = nodes
+        fakes.fleet.spare(lambda news: None)
+        await fakes.fleet.start()
+        assert [engine.alive for engine in fakes.engines] == [False, True]
+        nodes.there.set()
+        await until(lambda: fakes.engines[0].alive)
+        fakes.actors[0].die()
+        await until(lambda: nodes.failed)
+        assert len(nodes.failed) == 1 and nodes.failed[0][0] == SECOND, "a death is counted once"
+        await fakes.fleet.close()
+
+    played(scene())
 
 
 def test_what_was_sent_to_a_dead_engine_never_reaches_its_successor(play):

@@ -174,7 +174,7 @@ def test_a_new_plan_says_who_leaves_moves_and_joins(folder, tmp_path):
 
 TASK = MemberTask(
     "a", "plan.yaml", "out", "actor", "a-1", os.getpid(),
-    [("n1", ["10.0.0.1", "h", [0, 1], [], [["torch", "2"]]], True)],
+    [("n1", ["10.0.0.1", "h", [0, 1], [], [["torch", "2"]], []], True)],
     {"steps": 3, "resume": False}, [[0, 1]], tail_units=1, tail_finished=0.5,
 )  # fmt: skip
 

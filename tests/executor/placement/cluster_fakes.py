@@ -21,11 +21,12 @@ def id_of(address):
 
 
 class FakeNodes:
-    """Nodes of so many devices; this process is on the first. `versions` and `free_bytes`: by address."""
+    """Nodes of so many devices; this process is on the first. `versions`, `free_bytes`, `faults` of devices and what is
+    added to the name of a model's folder (`copies`): by address."""
 
     def __init__(self, devices, resource=CORE_RESOURCE):
         self.resource, self.all, self.versions, self.free_bytes, self.private = resource, {}, {}, {}, set()
-        self.actors, self.jobs, self.slow = {}, [], 0
+        self.copies, self.faults, self.actors, self.jobs, self.slow = {}, {}, {}, [], 0
         for each in devices:
             self.add(each)
 
@@ -91,12 +92,13 @@ class FakeNodes:
 
         return SimpleNamespace(options=options)
 
-    def facts(self, node_id):
+    def facts(self, node_id, *tried):
         node = self.all[node_id]
         if isinstance(version := self.versions.get(node.address, "2.13"), Exception):
             raise ray.exceptions.RayTaskError("_probe", "", version).as_instanceof_cause()
         cores = tuple(range(10, 10 + node.devices))
-        return NodeFacts(node.address, node.address, cores, tuple(map(str, range(node.devices))), (("torch", version),))
+        gpus, faults = tuple(map(str, range(node.devices))), self.faults.get(node.address, ()) if tried else ()
+        return NodeFacts(node.address, node.address, cores, gpus, (("torch", version),), faults)
 
 
 @pytest.fixture
@@ -123,6 +125,8 @@ def cluster(monkeypatch):
         answer = live_checks._answer._function
         away = lambda node, *given: "no such folder" if nodes.all[node].address in nodes.private else answer(*given)  # noqa: E731
         monkeypatch.setattr(live_checks, "_answer", nodes.remote(away))
+        copies = lambda node, model: live_checks.model_files(f"{model}{nodes.copies.get(nodes.all[node].address, '')}")  # noqa: E731
+        monkeypatch.setattr(live_checks, "_model_files", nodes.remote(copies))
         free_bytes = nodes.remote(lambda node: nodes.free_bytes.get(nodes.all[node].address))
         monkeypatch.setattr(free_memory, "_free", free_bytes)
         monkeypatch.setattr(job_process, "_left", nodes.remote(lambda node, pids, seconds: pids[1:]))

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from rlplan.executor.placement import actor_placer, live_nodes
 from rlplan.executor.placement.actor_placer import ActorPlacement, ActorPlacer
 from rlplan.executor.placement.live_nodes import LeasedNode, NodeFacts, part_of_this_machine
 from rlplan.executor.placement.node_pool import NodePool
 from rlplan.executor.placement.run_placement import Room, place
+from rlplan.executor.processes.faults import ActorFailed
 from rlplan.plans.yaml.errors import InputError, RunFailed
 
 from ..virtual_loop import now_s, played
@@ -73,13 +75,20 @@ def test_a_replacement_node_with_other_packages_is_given_back(cluster):
     nodes.versions["127.0.0.5"] = "2.12"
 
     async def scene():
-        keeper = ActorPlacer(two_engines(), "cpu")
+        news = []
+        keeper = ActorPlacer(two_engines(), "cpu", news.append)
         await keeper.open(own_machine=False)
         await keeper.engine("two")
         nodes.kill("127.0.0.4")
-        with pytest.raises(InputError, match=r"torch is 2.12 on node 127.0.0.5 and 2.13 on node 127.0.0.3"):
-            await keeper.engine("two")
-        assert keeper.address(1) == "127.0.0.4" and nodes.node("127.0.0.5").free == 1
+        waits = asyncio.create_task(keeper.engine("two"))
+        await asyncio.sleep(10.0)
+        assert news[1].event == "node_excluded" and news[1].reason.startswith(
+            "torch is 2.12 on node 127.0.0.5 and 2.13"
+        )
+        assert not waits.done() and keeper.waits("two") and keeper.address(1) == "127.0.0.4"
+        assert nodes.node("127.0.0.5").free == 1
+        nodes.add(1)
+        assert (await waits).address == "127.0.0.6" and not keeper.waits("two")
         keeper.close()
         assert nodes.node("127.0.0.3").free == 1
 
@@ -114,6 +123,7 @@ def test_on_a_machine_of_its_own_a_run_has_all_devices(cluster, monkeypatch, kin
     cluster([1])
     monkeypatch.setattr(live_nodes.os, "sched_getaffinity", lambda pid: {3, 1})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+    monkeypatch.setattr(live_nodes, "device_faults", lambda kind, gpus, devices: {})
 
     async def scene():
         keeper = ActorPlacer(place(Room("p", 1, 2, 2), {1: ["one", "two"]}, {"plan": 2}, 1), kind)
@@ -143,6 +153,127 @@ def test_a_node_without_a_successor_ends_the_run(cluster, given):
     says = "node 127.0.0.3 of the group is gone" if given else "Ray is gone from this machine"
     with pytest.raises(RunFailed, match=f"{says}; go on with --resume"):
         played(scene())
+
+
+# -- nodes that fail ---------------------------------------------------------------------------------------------------
+
+
+def fails(keeper, actor, times=2):
+    for _ in range(times):
+        keeper.engine_failed(actor, "its core process died")
+
+
+def excluding(placement, news=None, excluded=()):
+    tell = (lambda each: None) if news is None else news.append
+    return ActorPlacer(placement, "cpu", tell, (), dict(excluded))
+
+
+def test_a_node_on_which_an_engine_failed_twice_is_never_leased_again(cluster):
+    nodes, news = cluster([1, 1, 1]), []
+
+    async def scene():
+        keeper = excluding(two_engines(), news)
+        await keeper.open(own_machine=False)
+        await keeper.engine("two")
+        fails(keeper, "two", 1)
+        assert (await keeper.engine("two")).address == "127.0.0.4" and not news, "one fault may be a passing one"
+        fails(keeper, "two", 1)
+        assert (await keeper.engine("two")).address == "127.0.0.5"
+        assert [(each.event, each.address) for each in news] == [
+            ("node_excluded", "127.0.0.4"), ("node_back", "127.0.0.5")
+        ]  # fmt: skip
+        assert news[0].reason == "2 failures there; the last: two: its core process died"
+        fails(keeper, "two", 9)
+        assert (await keeper.engine("two")).address == "127.0.0.5", (
+            "what fails on another node, too, is no node's fault"
+        )
+        nodes.kill("127.0.0.5")
+        again = asyncio.create_task(keeper.engine("two"))
+        await asyncio.sleep(100.0)
+        assert not again.done() and nodes.node("127.0.0.4").free == 1, "it waits rather than take the excluded one"
+        again.cancel()
+        keeper.close()
+
+    played(scene())
+
+
+def test_a_failing_node_is_left_out_also_without_another(cluster):
+    nodes = cluster([1, 1])
+
+    async def scene():
+        keeper = excluding(two_engines())
+        await keeper.open(own_machine=False)
+        for name in ("one", "two"):
+            await keeper.engine(name)
+        fails(keeper, "two")
+        waits = asyncio.create_task(keeper.engine("two"))
+        await asyncio.sleep(10.0)
+        assert keeper.waits("two") and not keeper.waits("one") and [*keeper.excluded] == ["127.0.0.4"]
+        fails(keeper, "one")
+        assert (await keeper.engine("one")).address == "127.0.0.3", "the last node stays"
+        waits.cancel()
+        keeper.close()
+        resumed = excluding(two_engines(), excluded=keeper.excluded)
+        await resumed.open(own_machine=False)
+        assert resumed.waits("two") and (await resumed.engine("one")).address == "127.0.0.3"
+        resumed.close()
+        with pytest.raises(InputError, match=r"node 127.0.0.4 is excluded \(2 failures there.*; start more nodes"):
+            await excluding(place(Room("p", 2, 1, 1), {1: ["one"]}, {"plan": 2}, 0), excluded=keeper.excluded).open(
+                False
+            )
+        readmitted = excluding(two_engines())
+        await readmitted.open(own_machine=False)
+        assert not readmitted.waits("two")
+
+    played(scene())
+    assert nodes.node("127.0.0.4").free == 0
+
+
+@pytest.mark.parametrize(
+    ("faulty", "ranks"),
+    [("one two three four", 0), ("three four", 4), ("three", 0)],
+    ids=["all nodes fail alike", "a trainer needs the node", "another engine of the node works"],
+)
+def test_without_another_node_a_node_stays_if(cluster, faulty, ranks):
+    cluster([2, 2])
+    engines = {1: ["one", "two", "three", "four"]}
+
+    async def scene():
+        keeper = excluding(place(Room("p", 2, 2, 2), engines, {"plan": ranks}, 0))
+        await keeper.open(own_machine=False)
+        await keeper.engine("three")
+        for name in faulty.split():
+            fails(keeper, name)
+        assert (await keeper.engine("three")).address == "127.0.0.4" and not keeper.excluded
+
+    played(scene())
+
+
+def test_a_device_that_multiplies_wrongly_is_not_taken(cluster):
+    nodes, news = cluster([2, 2, 2]), []
+    nodes.faults = {"127.0.0.3": ((1, "GPU 1: multiplies wrongly in float32"),)}
+    placement = place(Room("p", 2, 2, 2), {1: ["one", "two", "three", "four"]}, {}, 0)
+
+    async def scene():
+        keeper = excluding(placement, news)
+        await keeper.open(own_machine=False)
+        assert [each.address for each in news] == ["127.0.0.3"] and nodes.node("127.0.0.3").free == 2
+        keeper.close()
+        nodes.kill("127.0.0.5")
+        keeper = excluding(placement, news)
+        await keeper.open(own_machine=False)
+        await keeper.engine("one")
+        with pytest.raises(ActorFailed, match=r"node 127\.0\.0\.3: GPU 1: multiplies wrongly"):
+            await keeper.engine("two")
+
+    played(scene())
+
+
+def test_devices_are_tried_by_products_that_are_exact():
+    assert live_nodes.device_faults("cpu", (), 2) == {} == live_nodes.gpu_faults(1, "cpu")
+    assert "meta" in live_nodes.gpu_faults(1, "meta")[0]
+    tried = live_nodes.device_faults("cuda", ("7",), 1)  # there is none here
+    assert tried[0].startswith("GPU 7: ") or torch.cuda.is_available()
 
 
 # -- nodes of groups ---------------------------------------------------------------------------------------------------

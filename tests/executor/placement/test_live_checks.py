@@ -5,10 +5,13 @@ import asyncio
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 import ray
+import torch
+from safetensors.torch import save_file
 
 from rlplan.executor.groups.job_process import GONE_S, left_by, still_running
 from rlplan.executor.memory.free_memory import Sleeping, check_host_memory, free_host_bytes, lacking
@@ -17,6 +20,7 @@ from rlplan.executor.placement.live_checks import (
     LiveCheck,
     check_shared,
     live_check,
+    same_models,
 )
 from rlplan.executor.placement.live_nodes import (
     LeasedNode,
@@ -92,6 +96,33 @@ def test_a_folder_is_written_and_read_by_all_nodes(cluster, tmp_path):
     ):
         asyncio.run(check_shared(tmp_path / "run", leased))
     assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_two_fine_tunes_of_one_model_on_two_nodes_are_refused(cluster, tmp_path):
+    """Their configuration and their headers are equal; the models themselves are told by blocks of their weights."""
+    nodes = cluster([1, 1, 1])
+    leased = [LeasedNode(name, NodeFacts(node.address, "h", (), (), ())) for name, node in nodes.all.items()]
+    model = tmp_path / "model"
+    for copy, added in (("", 0.0), ("-b", 0.0), ("-c", 1.0)):
+        folder = Path(f"{model}{copy}")
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        save_file({"w": torch.arange(10**5, dtype=torch.float32) + added}, folder / "model.safetensors")
+    nodes.copies = {"127.0.0.4": "-b"}
+    asyncio.run(same_models(str(model), leased))
+    nodes.copies["127.0.0.5"] = "-c"
+    says = r"is another model on node 127.0.0.5 than on node 127.0.0.3: model.safetensors; copy the same model to both"
+    with pytest.raises(InputError, match=says) as caught:
+        asyncio.run(same_models(str(model), leased))
+    assert caught.value.path == str(model)
+    (tmp_path / "model-b" / "config.json").write_text('{"rope_theta": 1}')
+    with pytest.raises(InputError, match=r"on node 127.0.0.4 than on node 127.0.0.3: config.json; copy"):
+        asyncio.run(same_models(str(model), leased))
+    nodes.copies["127.0.0.4"] = "-nowhere"
+    with pytest.raises(InputError, match=r"node 127.0.0.4 has no model there; copy it to all nodes"):
+        asyncio.run(same_models(str(model), leased))
+    nodes.copies = {}
+    asyncio.run(same_models("owner/never-fetched@v1", leased))
 
 
 def node(name, address="10.0.0.1"):

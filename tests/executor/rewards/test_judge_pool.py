@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rlplan.executor.engines.engine_handle import EngineBack, EngineDied, EngineEvents
+from rlplan.executor.engines.engine_handle import EngineBack, EngineDied, EngineEvents, EngineGivenUp
 from rlplan.executor.engines.messages import EngineConfig, EngineEvent
 from rlplan.executor.processes.faults import ActorFailed
 from rlplan.executor.processes.supervision import Supervisor
@@ -69,7 +69,7 @@ class Copy:
     def give_up(self):
         self.fail("killed")
         self.error = RunFailed(f"{self.name} was started again too often")
-        self._tell(self.error)
+        self._tell(EngineGivenUp(self, self.error))
 
     async def is_tested(self):
         """Wait until it has the test question, and that alone."""

@@ -4,6 +4,7 @@ import asyncio
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -130,6 +131,26 @@ def test_a_dead_rank_is_a_death_whatever_the_survivor_says(fates, ended):
     with pytest.raises(TrainerDied, match="trainer run: step: "):
         outcome(Group(fates))
     assert {rank.number for rank in ended} == {0, 1}, "the survivor is ended too"
+
+
+@pytest.mark.parametrize(
+    ("fates", "blamed"),
+    [
+        ([{"step": CLOSED}, {"step": DEAD}], [("run", 1)]),
+        ([{}, {"pid": DEAD, "step": HANGS}], [("run", 1)]),
+        ([{"step": CLOSED}, {"step": CLOSED}], []),
+    ],
+)
+def test_the_rank_that_died_is_blamed_and_not_those_that_lost_it(fates, blamed):
+    found = []
+
+    async def ranks(plan, patience_s):
+        return []
+
+    placer = SimpleNamespace(ranks=ranks, rank_failed=lambda plan, rank, why: found.append((plan, rank)))
+    with pytest.raises(TrainerDied):
+        outcome(Group(fates, placer=placer))
+    assert found == blamed, "once, though all are ended then"
 
 
 @pytest.mark.parametrize("other", [HANGS, 0])
