@@ -107,7 +107,7 @@ def test_the_rules_are_listed_with_what_they_find():
     assert [name for name, _ in listed] == list(RULES) and all(len(finds) > 20 for _, finds in listed)
     assert [name for name, finds in listed if finds.endswith("(warning)")] == [
         "profile-scaled", "slow-update", "slow-decode", "impossible-order", "forgetful-moments",
-        "model-guessed", "thin-trace",
+        "model-guessed", "decodes-too-slowly", "thin-trace",
     ]  # fmt: skip
     assert [rule["rule"] for rule in data("check", "--rules")["rules"]] == list(RULES)
 
