@@ -39,7 +39,7 @@ TOGETHER = {**FULL, "reward": [REWARD, TAGS], "placement": None, "algorithm": KL
 takes memory."""
 
 
-SECTIONS = ("algorithm.importance_sampling", "algorithm.schedule", "evaluate")
+SECTIONS = ("algorithm.importance_sampling", "algorithm.schedule", "evaluate", "logprob_limits")
 """Sections of a job that decide nothing as a whole."""
 
 
@@ -142,7 +142,8 @@ def with_value(value: Any, path: list[str], new: Any) -> Any:
 
 
 PARTS = [
-    {"kind": "math", "workers": 1, "deadline_s": 2.0, "memory_bytes": 1 << 30, "weight": 0.5},
+    {"kind": "math", "workers": 1, "deadline_s": 2.0, "memory_bytes": 1 << 30, "weight": 0.5, "environment": ["A"]},
+    {"kind": "code", "deadline_s": 2.0, "sandbox": "optional"},
     {"kind": "format", "pattern": "<a>.*", "deadline_s": 2.0},
     {"kind": "length", "target_tokens": 100, "per_token": 0.1},
     {"kind": "overlong", "cache_tokens": 10, "max_tokens": 60},
@@ -158,6 +159,7 @@ CHANGES: dict[str, tuple[BaseModel, dict[str, Any]]] = {
             "data.seed": 7, "rollout.seed_per_sample": True, "reward.weight": 0.25, "reward.pattern": "<b>.*",
             "reward.target_tokens": 90, "reward.per_token": 0.2, "reward.cache_tokens": 20, "reward.max_tokens": 50,
             "reward.retries": 9, "reward.memory_bytes": 2 << 30,
+            "reward.environment": ["B"], "reward.sandbox": "required", "logprob_limits": {"mean": 0.5},
             "algorithm.name": "rloo", "algorithm.learning_rate": 0.5,
             "algorithm.schedule": {"kind": "linear", "warmup_steps": 3, "decay_steps": 50},
             "algorithm.weight_decay": 0.1, "algorithm.betas": [0.8, 0.9], "algorithm.max_grad_norm": 3.0,
