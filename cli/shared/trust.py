@@ -11,6 +11,7 @@ Solving, checking and showing execute nothing of a document, so they ask nothing
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import stat
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 ANY = "any"
 """What `--trust` takes in place of a digest: whatever it is."""
 _COLUMNS = 8
+MOST_FILES = 5000
+"""Most files of Python that are looked at."""
 
 
 class Reach(NamedTuple):
@@ -70,7 +73,7 @@ def trust_of(executions: Sequence[Execution], *further: Path) -> Trust:
     reach = list(dict.fromkeys(each for execution in executions for each in _reach(execution)))
     files = {path.resolve() for execution in executions for path in _deciding(execution)}
     files |= {path.resolve() for path in further}
-    found = {path: sha256_file(path) for path in sorted(files) if path.is_file()}
+    found = {path: _digest(path) for path in sorted(files) if path.is_file()}
     strange = {path: (why, found[path]) for path in found if (why := _why_strange(path)) is not None}
     told = json.dumps(sorted([path.name, digest] for path, digest in found.items()))
     digest = hashlib.sha256(told.encode()).hexdigest()[:16]
@@ -85,7 +88,7 @@ def must_be_trusted(trust: Trust, accepted: str | None, plan: Path) -> None:
             f"--trust {accepted}: what it runs has digest {trust.digest} by now; read it again: --dry-run", str(plan)
         )
     kept = _kept() if trust.strange else set()
-    unknown = {path: why for path, (why, digest) in trust.strange.items() if digest not in kept}
+    unknown = {path: why for path, (why, digest) in trust.strange.items() if _entry(path, digest) not in kept}
     if not unknown:
         return
     if accepted is None:
@@ -99,7 +102,12 @@ def must_be_trusted(trust: Trust, accepted: str | None, plan: Path) -> None:
         click.echo("\n".join([*trust.lines, *(f"{path} {why}" for path, why in unknown.items())]), err=True)
         if not click.confirm("Run it?", err=True):
             raise InputError("is not run", str(plan))
-    _keep([digest for _, digest in trust.strange.values()])
+    _keep([_entry(path, digest) for path, (_, digest) in trust.strange.items()])
+
+
+def _entry(path: Path, digest: str) -> str:
+    """What is kept of a file that was accepted, where it lies and as it was."""
+    return hashlib.sha256(f"{path}\0{digest}".encode()).hexdigest()
 
 
 # ---- what is run ----
@@ -139,8 +147,20 @@ def _deciding(execution: Execution) -> Iterator[Path]:
         return  # nothing is imported from the folder
     folder = execution.checked.paths.reward_folder
     own = [file.parent for name in functions if (file := module_file(folder, name)) is not None]
-    for place in {folder, *own}:
-        yield from (path for pattern in ("*.py", "*/__init__.py", "*.so") for path in place.glob(pattern))
+    found = (path for place in {folder, *own} for path in _importable(place))
+    yield from itertools.islice(found, MOST_FILES)
+
+
+def _importable(folder: Path) -> Iterator[Path]:
+    """Files below a folder that Python would import or run, but for those of virtual environments and hidden folders."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [] if "pyvenv.cfg" in files else sorted(each for each in folders if not each.startswith("."))
+        yield from (Path(place) / each for each in sorted(files) if each.endswith((".py", ".so", ".pyc")))
+
+
+def _digest(path: Path) -> str:
+    """Of what stands at a path; that of a file that this user cannot read says so."""
+    return sha256_file(path) if os.access(path, os.R_OK) else "unreadable"
 
 
 def _why_strange(path: Path) -> str | None:
@@ -182,10 +202,11 @@ def _kept() -> set[str]:
         return set()
 
 
-def _keep(digests: Sequence[str]) -> None:
+def _keep(entries: Sequence[str]) -> None:
     try:
-        _store().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _store().open("a", encoding="utf-8") as file:
-            file.writelines(f"{digest}\n" for digest in digests)
-    except (OSError, RuntimeError) as error:
-        click.echo(f"it is asked again next time: {_store()} cannot be written ({error})", err=True)
+        store = _store()
+        store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with store.open("a", encoding="utf-8") as file:
+            file.writelines(f"{entry}\n" for entry in entries)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+        click.echo(f"it is asked again next time, since the answer cannot be kept: {error}", err=True)

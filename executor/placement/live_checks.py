@@ -68,6 +68,9 @@ def _answer(folder: str, name: str, number: int) -> str | None:
     return None
 
 
+COMPARED = ("*.safetensors", "*.safetensors.index.json", "*config.json", "tokenizer.json", "vocab.json")
+"""Files of a model's folder that are compared between nodes."""
+
 BLOCKS, BLOCK_BYTES = 16, 65536  # of each file of weights, that are compared
 
 COPIES_S = 600.0  # for a busy file system to read them
@@ -78,7 +81,8 @@ async def same_models(model: str, nodes: Sequence[LeasedNode]) -> None:
     would train and decode a mixture. A hub's model is compared where it is in the cache of a node.
 
     Of a file of weights the size, the header (names, shapes and types) and blocks here and there are compared: two
-    fine-tunes of one model have the same header.
+    fine-tunes of one model have the same header. Of a hub's model a node may have some files alone; the commit, and
+    what two nodes both have, are compared.
     """
     others = {node.node_id: node.facts.address for node in nodes}
     if len(others) < 2:
@@ -95,7 +99,8 @@ async def same_models(model: str, nodes: Sequence[LeasedNode]) -> None:
     known = [(address, files) for address, files in found if files]
     for address, files in known[1:]:
         first, ours = known[0]
-        if differ := sorted(name for name in {*ours, *files} if ours.get(name) != files.get(name)):
+        names = {*ours} & {*files} if hub_id else {*ours, *files}
+        if differ := sorted(name for name in names if ours.get(name) != files.get(name)):
             shown = ", ".join(differ[:3]) + (f" and {len(differ) - 3} more" if len(differ) > 3 else "")
             remedy = "name model.revision, and fetch it on both" if hub_id else "copy the same model to both"
             raise InputError(f"is another model on node {address} than on node {first}: {shown}; {remedy}", model)
@@ -117,8 +122,9 @@ def model_files(model: str) -> dict[str, str]:
         if not isinstance(cached, str):
             return {}
         folder = Path(cached).parent
-    files = {path.name: path for kind in ("*.json", "*.safetensors") for path in folder.glob(kind)}
-    return {name: _digest(path) for name, path in files.items()} if "config.json" in files else {}
+    files = {path.name: path for kind in COMPARED for path in folder.glob(kind)}
+    digests = {name: _digest(path) for name, path in files.items()} if "config.json" in files else {}
+    return digests if Path(name).is_absolute() or not digests else {**digests, "the commit": folder.name}
 
 
 def _digest(path: Path) -> str:
@@ -126,7 +132,8 @@ def _digest(path: Path) -> str:
     with path.open("rb") as file:
         if path.suffix == ".json":
             return hashlib.file_digest(file, "sha256").hexdigest()
-        seen.update(file.read(int.from_bytes(file.read(8), "little")))  # the header, whose length stands first
+        # The header, whose length stands first; of a file that is none (a pointer of git-lfs) any number does.
+        seen.update(file.read(min(int.from_bytes(file.read(8), "little"), size)))
         for number in range(BLOCKS):
             file.seek(max(0, (size - BLOCK_BYTES) * (number + 1) // BLOCKS))
             seen.update(file.read(BLOCK_BYTES))

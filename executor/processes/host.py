@@ -46,10 +46,12 @@ def installed() -> tuple[tuple[str, str], ...]:
 def must_be_tested(versions: Iterable[tuple[str, str]], where: str = "") -> None:
     """Raise InputError if one of these packages has a version outside of `TESTED`; `where`: " on node …"."""
     from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
 
     for package, version in versions:
         tested = TESTED.get(package)
-        if tested is not None and version != "missing" and not SpecifierSet(tested).contains(version, prereleases=True):
+        base = version if version == "missing" else Version(version).base_version  # NGC's are 2.11.0a0+…
+        if tested is not None and base != "missing" and not SpecifierSet(tested).contains(base):
             raise InputError(
                 f"{package} is {version}{where}, and rlplan was run with {package}{tested} only; install one of these, "
                 "or go on at your own risk with --unsafe-versions"

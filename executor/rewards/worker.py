@@ -30,7 +30,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from .functions import ScorerConfig
-from .sandbox.kernel import hide_memory, killed_by
+from .sandbox.kernel import hide_memory, killed_by, show_memory
 from .scoring import Outcome, ScoringResult
 from .scoring_child import LENGTH
 
@@ -46,19 +46,26 @@ STARVED_CPU_SHARE = 0.03
 """A process that is ready to run and had less than this share of a CPU was not let run; one that computes gets more."""
 
 INHERITED = re.compile(
-    "PATH|HOME|USER|LOGNAME|SHELL|PWD|TERM|LANG|LANGUAGE|LC_.+|TZ|TMP|TEMP|TMPDIR|PYTHON.*|VIRTUAL_ENV|CONDA_PREFIX|"
-    "LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_.+|OMP_.+|KMP_.+|MKL_.+|OPENBLAS_.+|NUMEXPR_.+|NUMBA_.+|CUDA_.+|NVIDIA_.+|"
-    "XDG_.+_(HOME|DIR)|HF_HOME|HF_HUB_CACHE|HF_HUB_OFFLINE|HF_DATASETS_CACHE|HF_DATASETS_OFFLINE|TRANSFORMERS_OFFLINE|"
-    "TOKENIZERS_PARALLELISM|NLTK_DATA|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE"
+    "PATH|HOME|USER|LOGNAME|SHELL|PWD|TERM|LANG|LANGUAGE|LC_.+|TZ|TMP|TEMP|TMPDIR|PYTHON[A-Z]*|VIRTUAL_ENV|CONDA_PREFIX|"
+    "LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_.+|OMP_.+|KMP_.+|MKL_.+|OPENBLAS_.+|NUMEXPR_.+|NUMBA_.+|RAYON_NUM_THREADS|CUDA_.+|"
+    "(HIP|ROCR|NVIDIA)_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|NVIDIA_TF32_OVERRIDE|XDG_.+_(HOME|DIR)|CC|CXX|"
+    "HF_HOME|HF_ENDPOINT|HF_(HUB|DATASETS|MODULES)_(CACHE|OFFLINE)|HUGGINGFACE_HUB_CACHE|TRANSFORMERS_(CACHE|OFFLINE)|"
+    "TORCH_HOME|TRITON_CACHE_DIR|TOKENIZERS_PARALLELISM|NLTK_DATA|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE|NO_PROXY"
 )
+SECRET = re.compile("KEY|TOKEN|SECRET|PASSW|CRED", re.IGNORECASE)
 """Variables of the environment that a program in Python may need to run, and its libraries to find their files. All
-others stay with the host: tokens and keys have names of any kind, so none of them is listed."""
+others stay with the host: tokens and keys have names of any kind. One that SECRET finds stays there in any case."""
 
 
 def inherited(environment: Mapping[str, str], named: Collection[str] = ()) -> dict[str, str]:
     """The environment of a process that scores: what it needs to run of that of its host, and what the job has `named`
     (reward.environment). One thread for each library: the cores belong to the engine that decodes meanwhile."""
-    kept = {name: value for name, value in environment.items() if INHERITED.fullmatch(name) or name in named}
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name in named
+        or (INHERITED.fullmatch(name) and (name == "TOKENIZERS_PARALLELISM" or not SECRET.search(name)))
+    }
     return kept | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -102,8 +109,7 @@ class RewardWorker:
         if self._process is not None and self._process.poll() is None:
             return self._up()
         self.kill()  # it ended between two calls, if there was one
-        if not self._explains:  # what scores has the same user, and this process the environment that it must not see
-            hide_memory()
+        hide_memory()  # what scores has the same user, and this process the environment that it must not see
         theirs, self._requests = os.pipe()
         self._answers, back = os.pipe()
         arguments = json.dumps([theirs, back, asdict(self._config), self._explains])
@@ -113,7 +119,7 @@ class RewardWorker:
             f"from {__package__}.scoring_child import main; main(*json.loads(sys.argv[2]))"
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-c", boot, json.dumps(sys.path), arguments],
+            [sys.executable, "-P", "-c", boot, json.dumps(sys.path), arguments],
             stdin=subprocess.DEVNULL,
             stdout=2 if self._explains else None,  # what a function prints is no part of the command's result
             pass_fds=(theirs, back),
@@ -234,6 +240,8 @@ class RewardWorker:
             code = process.wait()
         os.close(self._requests)
         os.close(self._answers)
+        if self._explains:  # this process is no worker, but a command or a driver
+            show_memory()
         self._read = b""
         return code
 

@@ -33,7 +33,24 @@ _MADE = {
 """Names, each with its module, that a table of tensors is made of; beside them torch's types of numbers."""
 
 
-class _TableUnpickler(pickle.Unpickler):
+_WITH_STATE = ("Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex",
+               "StorageMeta")  # fmt: skip
+
+
+class _TableUnpickler(pickle._Unpickler):  # in Python, so that BUILD can be refused
+    dispatch = dict(pickle._Unpickler.dispatch)
+
+    def load_build(self) -> None:
+        """Set attributes of a description alone, and by its own way of it: elsewhere, or with a state of slots, a table
+        could replace methods."""
+        state, made = self.stack[-1], type(self.stack[-2])  # type: ignore[attr-defined]
+        known = made in (*(getattr(metadata, name) for name in _WITH_STATE), filesystem._StorageInfo)
+        if not known or (isinstance(state, tuple) and not hasattr(made, "__setstate__")):
+            raise pickle.UnpicklingError(f"sets attributes of {made.__name__}")
+        super().load_build()  # type: ignore[misc]
+
+    dispatch[pickle.BUILD[0]] = load_build  # type: ignore[index]
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):  # how Python 3.11 first wrote members of enums
             return _member
@@ -61,7 +78,14 @@ class TensorReader(FileSystemReader):
                 kinds = {type(entry) for entry in table.state_dict_metadata.values()}
                 files = {info.relative_path for info in table.storage_data.values()}
                 own = all(isinstance(name, str) and PurePath(name).name == name != ".." for name in files)
-                if type(table) is not metadata.Metadata or kinds - {metadata.TensorStorageMetadata} or not own:
+                plain = type(table.state_dict_metadata) is type(table.storage_data) is dict
+                plain &= table.storage_meta is None or type(table.storage_meta) is metadata.StorageMeta
+                if (
+                    not plain
+                    or type(table) is not metadata.Metadata
+                    or kinds - {metadata.TensorStorageMetadata}
+                    or not own
+                ):
                     raise pickle.UnpicklingError("describes other things than tensors in files of its folder")
             except Exception as error:  # noqa: BLE001 - of any bytes the unpickler raises anything
                 todo = "nothing of it was run; load a checkpoint that rlplan wrote"

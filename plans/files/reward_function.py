@@ -145,7 +145,8 @@ def must_be_callable(job: Job, job_path: str | Path) -> None:
 def module_file(folder: Path, path: str) -> Path | None:
     """The file below `folder` that the module of `path` (`pkg.mod:name`) is imported from; None if none is there."""
     place = folder.joinpath(*path.partition(":")[0].split("."))
-    return next((each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()), None)
+    files = place / "__init__.py", *place.parent.glob(f"{place.name}.*.so"), place.with_suffix(".py")
+    return next((each for each in (*files, place.with_suffix(".pyc")) if each.is_file()), None)  # in Python's order
 
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -51,18 +51,20 @@ def unconfined(lacks: dict[str, str], root: bool) -> str | None:
     """Why a host that lacks these parts of the isolation cannot hold a response, and what to do, in one line; None if
     it can. `root`: reward workers run as root.
 
-    What holds it is a file system of its own, or Landlock, each of which needs nothing of the other. Without both it
-    reads and changes what the user can: limits of a process (memory, CPU, open files) and the filter of calls remain,
-    and none of them keeps a file. What else a host lacks leaves files and verdicts safe, and is told alone.
+    What holds it is a file system of its own; or Landlock, which keeps files from being read and written, with the
+    filter of calls, which keeps their modes, owners, times and attributes (`kernel.OF_OTHERS_FILES`). Without these it
+    reads or changes what the user can. What else a host lacks leaves files and verdicts safe, and is told alone.
     """
-    if not {FILES, LANDLOCK} <= lacks.keys():
+    missing = {LANDLOCK: "no Landlock", CALLS: "no filter of system calls"}
+    without = [f"{what} ({lacks[part]})" for part, what in missing.items() if part in lacks]
+    if FILES not in lacks or not without:
         return None
     whose = "root, if without its privileges," if root and ROOT in lacks else "this user"
     return (
-        f"this host can hold no response: there is no file system of its own ({lacks[FILES]}) and no Landlock "
-        f"({lacks[LANDLOCK]}), so that its code would read and change what {whose} can; permit user namespaces "
+        f"this host can hold no response: there is no file system of its own ({lacks[FILES]}), and "
+        f"{' and '.join(without)}, so that its code would read or change what {whose} can; permit user namespaces "
         "(user.max_user_namespaces, a container's seccomp profile), or run reward workers on Linux 5.13 or later with "
-        "Landlock, or write sandbox: optional"
+        "Landlock and seccomp, or write sandbox: optional"
     )
 
 
@@ -212,7 +214,7 @@ class Isolation:
     def _set_filter(self) -> None:
         """Put the starter, and so all that it forks, under the large filter, and make the small one for testers."""
         self._filter = kernel.set_up_only()
-        kernel.install(kernel.program(self.has(NETWORK)))
+        kernel.install(kernel.program(self.has(NETWORK), self.has(FILES)))
 
 
 def _landlock_signals() -> None:

@@ -70,6 +70,11 @@ def hide_memory() -> None:
     check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
 
 
+def show_memory() -> None:
+    """Take back `hide_memory`."""
+    check(libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "dumpable")
+
+
 def hides_memory() -> bool:
     """Whether `hide_memory` was called in this process."""
     return bool(libc.prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 0)
@@ -173,6 +178,13 @@ DENIED = {
     "clock_settime": (227, 112), "adjtimex": (159, 171), "clock_adjtime": (305, 266), "sethostname": (170, 161),
     "setdomainname": (171, 162), "vhangup": (153, 58), "personality": (135, 92),
 }
+# What changes a file that cannot be written: Landlock leaves all of it free but truncate, which it has since version 3.
+OF_OTHERS_FILES = {
+    "truncate": (76, 45), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "fchown": (93, 55),
+    "fchownat": (260, 54), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+}
+OF_OTHERS_FILES_ON_X86 = {"chmod": 90, "chown": 92, "lchown": 94, "utime": 132, "utimes": 235, "futimesat": 261}
 SET_UP = ("mount",)
 CLONE, CLONE3, SOCKET, SOCKET_PAIR = (56, 220), (435, 435), (41, 198), (53, 199)
 SET_SOCKET_OPTION, MMAP = (54, 208), (9, 222)
@@ -227,10 +239,11 @@ def _head(architecture: int) -> bytes:
     return head + _step(LOAD, AT_NUMBER)
 
 
-def program(own_network: bool) -> bytes:
+def program(own_network: bool, own_files: bool = True) -> bytes:
     """The filter for this machine, but for what `set_up_only` adds.
 
     `own_network`: the process has a network namespace, so Internet sockets lead nowhere; else there are none to be had.
+    `own_files`: it has a file system of its own; else no file's mode, owner, times or attributes can be changed.
     Of Unix sockets there are pairs of streams only: one of datagrams holds much more than its buffer.
     Raises `OSError` on a machine whose calls are not known here.
     """
@@ -240,6 +253,9 @@ def program(own_network: bool) -> bytes:
         text += _step(JUMP_AT_LEAST, X32_CALLS, 0, 1) + _step(RETURN, ERRNO | errno.EPERM)
         text += b"".join(map(_deny, OLD_ON_X86.values()))
     text += b"".join(_deny(numbers[column]) for name, numbers in DENIED.items() if name not in SET_UP)
+    if not own_files:
+        text += b"".join(_deny(numbers[column]) for numbers in OF_OTHERS_FILES.values())
+        text += b"".join(map(_deny, OF_OTHERS_FILES_ON_X86.values() if column == 0 else ()))
     # Its flags lie in memory, which a filter cannot read. ENOSYS makes the C library take `clone` instead.
     text += _step(JUMP_EQUAL, CLONE3[column], 0, 1) + _step(RETURN, ERRNO | errno.ENOSYS)
     families = (int(socket.AF_INET), int(socket.AF_INET6)) * own_network
