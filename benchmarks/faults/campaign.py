@@ -68,7 +68,7 @@ def campaign(driver: Driver, count: int, seed: int, tell: Callable[[str], None])
         done.unrecovered += 1
     done.seconds, done.driver_starts = time.monotonic() - began, driver.starts
     time.sleep(2.0)  # Ray ends its processes a moment after the driver
-    left = driver.processes()
+    left = driver.left()
     for process in left:
         tell(f"still there: {process.command} (process {process.pid}, of {process.parent})")
     done.left_processes = len(left)

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+import psutil
+
 from . import inside
 
 MARK = "RLPLAN_FAULTS"
@@ -23,6 +25,7 @@ MARK = "RLPLAN_FAULTS"
 STALL_S = 20
 RESTARTS_PER_HOUR = 100  # so many faults are no crash loop here
 START_DEADLINE_S = 300.0
+SECOND_S = 60.0
 ORDER_S = 10.0
 """In which a process carries out an order, or is taken to be gone."""
 
@@ -42,6 +45,7 @@ class Driver:
         self.plan, self.out, self.steps = plan, out, steps
         self.starts = 0
         self._token = uuid.uuid4().hex
+        self._seen: dict[int, float | None] = {}
         self._process: subprocess.Popen[bytes] | None = None
         out.parent.mkdir(parents=True, exist_ok=True)
         self._log = (out.parent / f"{out.name}.log").open("ab")
@@ -99,10 +103,14 @@ class Driver:
         return {**os.environ, **folder, MARK: self._token, "PYTHONPATH": os.pathsep.join(path)}
 
     def second(self) -> int:
-        """The exit code of a second driver, started beside the first on the same folder."""
+        """The exit code of a second driver, started beside the first on the same folder; -1 if the first one died
+        meanwhile and the second one took over, which is ended then."""
         command = ["execute", self.plan, "--out", self.out, "--steps", self.steps, "--resume"]
         arguments = [sys.executable, "-m", "rlplan.cli.main", *map(str, command)]
-        return subprocess.run(arguments, capture_output=True, timeout=START_DEADLINE_S, check=False).returncode
+        try:
+            return subprocess.run(arguments, capture_output=True, timeout=SECOND_S, check=False).returncode
+        except subprocess.TimeoutExpired:
+            return -1
 
     def order(self, pid: int, order: str) -> bool:
         """Give an order to a process of the run (inside.py); whether it carried it out."""
@@ -141,7 +149,19 @@ class Driver:
     def processes(self) -> list[Process]:
         """All processes of the run but the driver, by id, without zombies."""
         own = self._process.pid if self._process else 0
-        return [process for process in marked_processes(self._token) if process.pid != own]
+        found = [process for process in marked_processes(self._token) if process.pid != own]
+        for process in found:
+            self._seen.setdefault(process.pid, _born(process.pid))
+        return found
+
+    def left(self) -> list[Process]:
+        """Processes of the run, orphans included that nothing but their id tells: those that were seen before, and
+        still are there."""
+        now = {process.pid: process for process in self.processes()}
+        for pid, born in self._seen.items():
+            if pid not in now and born is not None and _born(pid) == born:
+                now[pid] = Process(pid, "seen in the run before", 0)
+        return sorted(now.values())
 
     def wait_for_step(self, step: int, deadline_s: float) -> bool:
         """Wait until the trace has step `step` or the run is done; the driver is started again whenever it ends.
@@ -168,22 +188,36 @@ class Driver:
         return False
 
 
+def _born(pid: int) -> float | None:
+    """When a process began; None if it has ended, or is a zombie."""
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
+        return None
+
+
 def marked_processes(token: str) -> list[Process]:
-    """All processes that inherited MARK with this value, by id, without zombies."""
-    processes = []
+    """All processes that inherited MARK with this value, and what they started, by id, without zombies. What scores
+    inherits no such variable, and the environment of its worker is hidden from other users than root."""
+    marked, others = dict[int, Process](), dict[int, Process]()
     wanted = f"{MARK}={token}".encode()
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
-            if wanted not in (folder / "environ").read_bytes().split(b"\0"):
-                continue
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:  # the process has ended, or is a zombie
+            process = Process(int(folder.name), command, parent)
+            others[process.pid] = process
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                marked[process.pid] = process
+        except OSError:  # the process has ended, is a zombie, or hides its environment
             continue
-        processes.append(Process(int(folder.name), command, parent))
-    return sorted(processes)
+    while children := [each for each in others.values() if each.command and each.parent in marked
+                       and each.pid not in marked]:  # fmt: skip
+        marked |= {each.pid: each for each in children}
+    return sorted(marked.values())
 
 
 def run_without_faults(plan: Path, out: Path, steps: int) -> float:

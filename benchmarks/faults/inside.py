@@ -71,9 +71,13 @@ def fill_store(seconds: str) -> bool:
     import ray
 
     free = int(ray.available_resources().get("object_store_memory", 0))
-    held = [ray.put(np.ones(16_000_000, np.uint8)) for _ in range(free // 16_000_000 + 1)]
-    time.sleep(float(seconds))
-    del held
+
+    def fill() -> None:
+        held = [ray.put(np.ones(16_000_000, np.uint8)) for _ in range(free // 16_000_000 + 1)]
+        time.sleep(float(seconds))
+        del held
+
+    threading.Thread(target=fill, daemon=True).start()
     return True
 
 

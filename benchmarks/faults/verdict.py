@@ -37,13 +37,14 @@ def trained(log: RunLog) -> Counter[Sample]:
     return samples
 
 
-def responses(log: RunLog) -> dict[Sample, list[tuple[int, float | None]]]:
-    """(tokens, reward) of the trained samples of each step, prompt and epoch, in their order."""
-    found: dict[Sample, list[tuple[int, float | None]]] = {}
+def responses(log: RunLog) -> dict[tuple[str, int, int], list[str]]:
+    """By prompt, epoch and step: number, tokens and reward of each trained sample, in the order of the group."""
+    found: dict[tuple[str, int, int], list[str]] = {}
     for step in log.steps:
-        for sample in log.samples.get(step.step, []):
-            if sample.fate == "trained":
-                found.setdefault((sample.prompt, sample.epoch, step.step), []).append((sample.tokens, sample.reward))
+        rows = [sample for sample in log.samples.get(step.step, []) if sample.fate == "trained"]
+        for sample in sorted(rows, key=lambda each: each.sample):
+            row = f"{sample.sample}: {sample.tokens} tokens, reward {sample.reward}"
+            found.setdefault((sample.prompt, sample.epoch, step.step), []).append(row)
     return found
 
 
@@ -72,7 +73,7 @@ def compare(reference_out: Path, faults: Path, done: Campaign) -> dict[str, Any]
         "left_processes": done.left_processes,
         "steps": len(log.steps),
         "samples": sum(actual.values()),
-        "different": sum(sorted(drawn_again.get(key, [])) != sorted(group) for key, group in drawn.items()),
+        "different": sum(drawn.get(key) != drawn_again.get(key) for key in drawn.keys() | drawn_again.keys()),
         **weights_difference(reference_out, faults),
         "weights_moved": weights_moved(reference_out),
         "seconds_with_faults": round(done.seconds, 1),

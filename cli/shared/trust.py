@@ -152,7 +152,7 @@ def _deciding(execution: Execution) -> Iterator[Path]:
 
 
 def _importable(folder: Path) -> Iterator[Path]:
-    """Files below a folder that Python would import or run, but for those of virtual environments and hidden folders."""
+    """Files below a folder that Python would import, but for those of virtual environments and hidden folders."""
     for place, folders, files in os.walk(folder):
         folders[:] = [] if "pyvenv.cfg" in files else sorted(each for each in folders if not each.startswith("."))
         yield from (Path(place) / each for each in sorted(files) if each.endswith((".py", ".so", ".pyc")))

@@ -46,12 +46,17 @@ def installed() -> tuple[tuple[str, str], ...]:
 def must_be_tested(versions: Iterable[tuple[str, str]], where: str = "") -> None:
     """Raise InputError if one of these packages has a version outside of `TESTED`; `where`: " on node …"."""
     from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
+    from packaging.version import InvalidVersion, Version
 
     for package, version in versions:
         tested = TESTED.get(package)
-        base = version if version == "missing" else Version(version).base_version  # NGC's are 2.11.0a0+…
-        if tested is not None and base != "missing" and not SpecifierSet(tested).contains(base):
+        if tested is None or version == "missing":
+            continue
+        try:
+            known = SpecifierSet(tested).contains(Version(version).base_version)  # NGC's are 2.11.0a0+…
+        except InvalidVersion:  # somebody's own build
+            known = False
+        if not known:
             raise InputError(
                 f"{package} is {version}{where}, and rlplan was run with {package}{tested} only; install one of these, "
                 "or go on at your own risk with --unsafe-versions"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.checkpoint import filesystem, metadata
@@ -38,7 +38,7 @@ _WITH_STATE = ("Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkSt
 
 
 class _TableUnpickler(pickle._Unpickler):  # in Python, so that BUILD can be refused
-    dispatch = dict(pickle._Unpickler.dispatch)
+    dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
 
     def load_build(self) -> None:
         """Set attributes of a description alone, and by its own way of it: elsewhere, or with a state of slots, a table

@@ -218,8 +218,8 @@ class EvaluateSpec(Strict):
 
     rewards: Annotated[tuple[Name, ...], Field(max_length=16, strict=False, exclude_if=is_empty)] = ()
     """Parts of the job's reward that score evaluations, by their names (`name`, else the kind), each of weight 1, such
-    as `[math]` beside a penalty for length, or a part of weight 0, which is worth nothing in training. Empty: as samples
-    are scored."""
+    as `[math]` beside a penalty for length, or a part of weight 0, which is worth nothing in training. Empty: as
+    samples are scored."""
 
     passes_at: float = 1.0
     """Least reward of a response that passes."""

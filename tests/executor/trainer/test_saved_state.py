@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import sys
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,30 @@ def outside(table, folder, marker):
     return pickle.dumps(table)
 
 
+def of_another_folder(table, folder, marker):
+    """A table whose files are hidden from a look at its values."""
+    for info in table.storage_data.values():
+        info.relative_path = f"../secret/{info.relative_path}"
+    table.storage_data = OrderedDict(table.storage_data)
+    table.storage_data.values = torch.Size
+    return pickle.dumps(table)
+
+
+def method(module, name, attribute):
+    """A pickle that sets an attribute of a class, by a state of slots."""
+    made = text(module) + text(name) + b"\x93N}" + text(attribute) + text("torch") + text("Size") + b"\x93s\x86b."
+    return b"\x80\x04" + made
+
+
+def without_its_kind(table, folder, marker):
+    table.storage_meta = "x"
+    return pickle.dumps(table)
+
+
 HOSTILE = {
+    "another folder's files": (of_another_folder, "sets attributes of OrderedDict"),
+    "a method of a path": (lambda *_: method("pathlib", "PosixPath", "exists"), "sets attributes of type"),
+    "no kind of a table's": (without_its_kind, "is no table"),
     "a command": (lambda table, folder, marker: pickle.dumps(Runs(marker)), "names (posix|os).system"),
     "a command in a table": (
         lambda table, folder, marker: (setattr(table, "planner_data", Runs(marker)), pickle.dumps(table))[1],
