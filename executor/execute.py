@@ -68,5 +68,5 @@ def execute(
             if isinstance(ended, bool):
                 return ended
             switch, executions = ended, [ended.execution]
-            options, began_s, refusal = replace(options, resume=True, history=None), time.time(), None
+            options, began_s, refusal = replace(options, resume=True, history=None, readmit=False), time.time(), None
             watcher.plan_changed(executions[0].name, executions[0].plan)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -38,7 +39,7 @@ from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .groups.member_phases import MemberPhases, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
-from .processes.faults import out_of_memory
+from .processes.faults import SAME_DEATHS, counted, out_of_memory
 from .records.checkpoints import load_checkpoint
 from .records.plan_changes import PlanChange, put_in_force, stage_plan
 from .records.run_checkpoints import RunCheckpoints, Saving
@@ -54,7 +55,7 @@ from .rollout.round_samples import Progress, RolloutResult
 from .rollout.round_streaming import RoundStreaming, round_streaming
 from .rollout.unit_change import RoundUnits
 from .trainer.step_checks import SkippedSteps, beyond, logprob_limits, refusal
-from .trainer.trainer_group import PREDICTED_FACTOR, STEP_DEADLINE_S, PredictedCalls, TrainerDied, TrainerGroup
+from .trainer.trainer_group import PREDICTED_FACTOR, PredictedCalls, TrainerDied, TrainerGroup
 from .weight_sync import WeightSync
 from .weights.transfer import Sent
 
@@ -106,7 +107,7 @@ class TrainingRun:
         self._way_reason: str | None = None
         self._warned = False  # of log-probs beyond their limits
         self._predict(predicted)
-        self._died_of: set[tuple[str, int]] = set()  # (cause, last step taken) of deaths that may not happen again
+        self._deaths = Counter[tuple[str, int]]()  # of the trainer, by cause and last step taken
         self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
         self._recovering = False  # the trainer died, and its successor has loaded no checkpoint yet
 
@@ -411,22 +412,22 @@ class TrainingRun:
 
     def _must_not_recur(self, death: TrainerDied) -> None:
         """Raise RunFailed if the trainer died of the same cause in the same step before, and would again."""
-        cause = "memory" if out_of_memory(death.reason) else "deadline" if death.late else None
-        if cause is None:
+        call = death.reason.partition(" within ")[0]
+        cause = "memory" if out_of_memory(death.reason) else call if death.late else ""
+        self._deaths[cause, self.step_number] += 1
+        times = self._deaths[cause, self.step_number]
+        if times < (2 if cause else SAME_DEATHS):
             return
-        if (cause, self.step_number) not in self._died_of:
-            self._died_of.add((cause, self.step_number))
-            return
-        text = f"step {self.step_number + 1}: {death}, for the second time"
+        text = f"step {self.step_number + 1}: {death}, {counted(times)}"
         if cause == "memory":
             raise RunFailed(self.with_memory(text, "train"))
-        predicted_s = self.trainer.predicted.update_s
-        said = f"the plan predicts an update of up to {seconds(predicted_s)}" if predicted_s else "nothing is predicted"
-        raise RunFailed(
-            f"{text}; {said}, and {PREDICTED_FACTOR:g} times that is waited for, {seconds(STEP_DEADLINE_S)} at least: "
-            "a rank hangs, or this machine is far slower than its profile; look at the ranks' stacks (py-spy dump), or "
-            "profile this machine and solve again"
-        )
+        if death.late:
+            predicted_s = self.trainer.predicted.update_s
+            waits = f"; {PREDICTED_FACTOR:g} times what the plan predicts is waited for"
+            waits += f", {seconds(predicted_s)} for an update" if predicted_s and call.endswith(" step") else ""
+            text += f"{waits}: a rank hangs, or this machine is far slower than its profile; "
+            text += "look at the ranks' stacks (py-spy dump), or profile this machine and solve again"
+        raise RunFailed(text)
 
     def with_memory(self, text: str, place: Literal["kv", "train"]) -> str:
         """`text` with what the plan says of the memory that ran out, and with what takes less of it."""

@@ -134,7 +134,7 @@ class Session:
         try_functions(job, paths, [(row.text, row.answer, row.sources) for row in prompts.values()])
         watcher.phase("starting Ray")
         self._own_machine = start_ray(job.rollout.most_tokens_per_step)
-        if (lack := store_lack(job.rollout.most_tokens_per_step)) is not None:
+        if not self._own_machine and (lack := store_lack(job.rollout.most_tokens_per_step)) is not None:
             watcher.note(lack)
 
         supervisor = Supervisor(Patience(options.stall_s, options.restarts_per_hour))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ...plans.yaml.errors import RunFailed
 from ..processes.actors import within
-from .engine_handle import EngineDied, EngineEvents, EngineHandle, EngineNews
+from .engine_handle import EngineBack, EngineEvents, EngineHandle, EngineNews
 from .fleet import Fleet
 from .messages import NO_RULES, EngineEvent, Request, SamplingRules
 
@@ -34,8 +34,8 @@ class EngineBench:
         fleet.listen(self._hear)
 
     def _hear(self, news: EngineNews) -> None:
-        """Queue the events of engines, and an empty list when an engine dies."""
-        if isinstance(news, EngineEvents | EngineDied):
+        """Queue the events of engines, and an empty list when an engine dies, or is given up."""
+        if not isinstance(news, EngineBack):
             self._news.put_nowait(news.events if isinstance(news, EngineEvents) else [])
 
     def prompts(self, engines: int, sequences: int, tokens: int) -> Batches:

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,12 +32,14 @@ from ..placement.actor_placer import ActorPlacer
 from ..placement.live_nodes import on_node
 from ..processes.actors import ACTOR_OPTIONS, end_actor, retrieved, track
 from ..processes.faults import (
+    SAME_DEATHS,
     ActorFailed,
     ErrorClass,
     MemoryRanOut,
     classify,
-    device_error,
+    counted,
     failure,
+    fatal_text,
     out_of_memory,
     reason,
 )
@@ -223,7 +226,7 @@ class EngineHandle:
         self.alive = False
         self.version = ""
         self._sent = ""  # the version that it was sent last
-        self._died_of: set[tuple[str, str]] = set()  # (cause, version) of deaths that may not happen again
+        self._deaths = Counter[tuple[str, str]]()  # by cause and version
         self._tell = tell
         self._supervisor = supervisor
         self._spawn, self._end = spawn, end
@@ -342,23 +345,26 @@ class EngineHandle:
         self._process.end(why)
         self._kill(self._process)
         if (end := self._recurs(why)) is not None:
-            self._given_up, self.ends_run = end, True
-            self._tell(end)
+            if self.ends_run:
+                self._given_up = end
+                self._tell(end)
+            else:
+                self._give_up(end)
             return
         self._tell(EngineDied(self, why))
         replaced = self._supervisor.replace(self, why)
         self._repair = asyncio.create_task(self._come_back(replaced), name=f"replacement of {self.name}")
 
     def _recurs(self, why: str) -> RunFailed | None:
-        """The end of the run where the engine has died of this with the same weights before, and would again."""
-        cause = "memory" if out_of_memory(why) else RECEIVE if RECEIVE in why and not device_error(why) else None
-        if cause is None or not self._sent:
+        """Why the engine is not started again: it has died so often of this with the same weights, and would again."""
+        cause = "memory" if out_of_memory(why) else RECEIVE if RECEIVE in why and fatal_text(why) else ""
+        self._deaths[cause, self._sent] += 1
+        times = self._deaths[cause, self._sent]
+        if not self._sent or times < (2 if cause else SAME_DEATHS):
             return None
-        if (cause, self._sent) not in self._died_of:
-            self._died_of.add((cause, self._sent))
-            return None
-        end = MemoryRanOut if cause == "memory" else RunFailed
-        return end(f"{self.name}: {why}, for the second time with the weights {self._sent}")
+        self.ends_run = cause == "memory"  # of any engine that decodes these samples
+        text = f"{self.name}: {why}, {counted(times)} with the weights {self._sent}"
+        return MemoryRanOut(text) if self.ends_run else RunFailed(text)
 
     def leave_node(self, why: str) -> None:
         """Its node is another from now on: start it there, also if it was given up."""

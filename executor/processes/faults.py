@@ -66,15 +66,20 @@ _PASSING = re.compile(
 # starts beside one that dies finds nobody at the meeting point.
 _LOST_PEER = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Connection refused|Timed out waiting|Socket Timeout|"
+    r"(?:Connect|Read) timeout|caused pair closure|connectFullMesh failed|NCCL communicator |"
+    r"collective operation timeout|RPC call to \w+ timed out|"
     r"remote process exited|Dist(?:Backend|Network|Store)Error"
 )
 # What CUDA (HIP) and its libraries say, as torch, Triton and vLLM's dying core pass it on, often as text alone.
 _DEVICE = re.compile(
-    r"(?:CUDA|HIP) (?:driver )?error|CU(?:BLAS|DNN|SOLVER|SPARSE|FFT)_STATUS_|cuDNN error|NCCL [Ee]rror|"
+    r"(?:CUDA|HIP|CUDART|cuDNN|NCCL) (?:driver )?[Ee]rror|cudaError[A-Z]|"
+    r"CUDA_ERROR_|cuda runtime error|illegal memory access|"
+    r"CU(?:BLAS|BLASLT|DNN|SOLVER|SPARSE|FFT)_STATUS_|"
     r"nccl(?:Internal|UnhandledCuda|System)Error|Triton Error \[|EngineDeadError|EngineCore encountered an issue"
 )
 _OUT_OF_MEMORY = re.compile(
-    r"(?:CUDA|HIP|XPU) out of memory|CUDA error: out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|"
+    r"(?:CUDA|HIP|XPU) out of memory|CUDA [Ee]rror: out of memory|Cannot allocate memory|"
+    r"CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED|"
     r"Triton Error \[\w+\]: out of memory|DefaultCPUAllocator: (?:can't|not enough)|"
     r"torch\.OutOfMemoryError|\bMemoryError\b"
 )
@@ -98,6 +103,15 @@ _ACTOR_ERRORS = (
 _PASSING_ERRORS = (of_ray.ObjectStoreFullError, of_ray.OutOfDiskError)
 _OF_THE_PROGRAM = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _NAMES_OF_THE_PROGRAM = {"KeyError", "IndexError", *(each.__name__ for each in _OF_THE_PROGRAM)}
+
+
+SAME_DEATHS = 8
+"""So many deaths of a process at the same step, or with the same weights, are no accident, whatever they are of."""
+
+
+def counted(times: int) -> str:
+    """How often something happened, in words that follow it."""
+    return "for the second time" if times == 2 else f"for the {times}th time"
 
 
 def classify(error: BaseException) -> ErrorClass:
@@ -139,10 +153,21 @@ def device_error(text: str) -> bool:
     return _DEVICE.search(text) is not None or out_of_memory(text)
 
 
+def _line(log: str, match: re.Match[str]) -> str:
+    end = log.find("\n", match.end())
+    return log[log.rfind("\n", 0, match.start()) + 1 : None if end < 0 else end]
+
+
+def fatal_text(text: str) -> bool:
+    """Whether an error of which only this text is known is neither a death nor a passing fault."""
+    return _by_text(text) is ErrorClass.FATAL
+
+
 def device_words(log: str) -> str:
     """The last words of a log on a device that failed or had no memory left; "" if there are none."""
     found = [match for words in (_DEVICE, _OUT_OF_MEMORY) for match in words.finditer(log)]
-    told = [match.start() for match in found if not match[0].startswith("Engine")]  # that tells of it without a cause
+    # Engine… tells of it without a cause; and what a line tells that names no error was a warning.
+    told = [match.start() for match in found if not match[0].startswith("Engine") and "rror" in _line(log, match)]
     return log[max(told) :].partition("\n")[0].strip()[:300] if told else ""
 
 

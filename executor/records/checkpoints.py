@@ -26,6 +26,8 @@ from typing import Any
 
 from ...plans.yaml.errors import InputError, RunFailed
 from ...traces.run_log import TRACE
+from ..processes.faults import InfrastructureFailed
+from ..processes.supervision import again_while_it_passes
 from ..trainer.manifest import damage, sync_folder, write_manifest
 from ..trainer.trainer_group import TrainerDied, TrainerGroup
 from .execution_folder import written
@@ -219,7 +221,11 @@ def make_room(folder: Path, least_bytes: int) -> None:
     """
     present = sorted(folder.glob("step-*"))
     needed = _needed(present, least_bytes)
-    if shutil.disk_usage(folder).free < needed and len(present) > 1 and damage(present[-1] / MANIFEST) is None:
+    if (
+        shutil.disk_usage(folder).free < needed
+        and len(present) > 1
+        and damage(present[-1] / MANIFEST, nested=False) is None
+    ):
         for old in present[:-1]:
             _drop(old)
     free = shutil.disk_usage(folder).free
@@ -264,7 +270,7 @@ async def load_checkpoint(run_dir: Path, trainer: TrainerGroup) -> Loaded:
             fault = _trace_fault(run_dir, state)
             trace_lost = trace_lost or fault is not None
         if fault is None:
-            fault = await trainer.damage(folder / "trainer")
+            fault = await _damage_of_ranks(folder / "trainer", trainer)
         if fault is None:
             await trainer.load(folder / "trainer")
             for newer in faults:  # what the trace has lost is written anew, and would fit them by its length alone
@@ -272,6 +278,13 @@ async def load_checkpoint(run_dir: Path, trainer: TrainerGroup) -> Loaded:
             return Loaded(state, {newer.name: fault for newer, fault in faults.items()}, folder)
         faults[folder] = fault
     raise InputError(_no_checkpoint(run_dir, faults, trace_lost), str(run_dir))
+
+
+async def _damage_of_ranks(folder: Path, trainer: TrainerGroup) -> str | None:
+    try:
+        return await again_while_it_passes(lambda: trainer.damage(folder))
+    except InfrastructureFailed as error:  # it does not pass
+        return str(error)
 
 
 def _set_aside(folder: Path) -> None:

@@ -338,7 +338,7 @@ class JudgePool:
             case EngineEvents(engine, events):
                 copy = copy_of(engine, self._copies)
                 for event in events:
-                    if event.name == "finished" and event.request_id == copy.test:
+                    if event.name in ("finished", "lost") and event.request_id == copy.test:
                         copy.end_test()
                         copy.heard_s = time.monotonic()
                     elif event.name in ("finished", "lost") and (question := copy.questions.get(event.request_id)):
@@ -355,6 +355,9 @@ class JudgePool:
         self._counts["cached"] += event.cached_tokens
         copy.heard_s = time.monotonic()
         seconds = copy.heard_s - question.asked_s
+        if event.name == "lost":
+            self._refused(question, f"vLLM ended the verdict with {event.reason!r}", seconds, copy)
+            return
         try:
             value = self._prompt.value(event.tokens)
         except ValueError as error:

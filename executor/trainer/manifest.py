@@ -8,6 +8,7 @@ Imports no torch: the driver, which checks checkpoints, does without it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -81,8 +82,10 @@ def _sha256(path: Path) -> str:
 
 
 def _digest(path: Path) -> str | None:
-    """The file's SHA-256; None if it cannot be read, which is damage too."""
+    """The file's SHA-256; None if it cannot be read, which is damage too. Raises OSError where that may pass."""
     try:
         return _sha256(path)
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE):
+            raise
         return None

@@ -30,6 +30,8 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
+from ...plans.yaml.errors import RunFailed
+from ..processes.faults import device_error, out_of_memory
 from .manifest import sync_folder, write_manifest
 from .optimizer import ShardedAdamW
 from .policy.adapters import trained_parameters
@@ -51,7 +53,7 @@ class Staging:
 
     def __init__(self, rank: int, device: torch.device | None = None) -> None:
         self._rank, self._device = rank, device
-        self._group = dist.new_group(backend="gloo", timeout=SLOWEST_DISK) if dist.is_initialized() else None
+        self.group = dist.new_group(backend="gloo", timeout=SLOWEST_DISK) if dist.is_initialized() else None
         self._copies: State = {}
         self._whole = False  # the copies are of one instant and not written yet
         self._writing = threading.Lock()
@@ -59,8 +61,9 @@ class Staging:
     def stage(self, state: State) -> int:
         """Copy this rank's share of `state` to host memory; returns the bytes of the copy.
 
-        Raises RuntimeError on all ranks if a weight or a moment of any is not finite, if one of them cannot copy its
-        share (no host memory, say), or if what was staged before is still being written.
+        Raises RunFailed on all ranks if one of them cannot copy its share (no host memory, say), with which they go on;
+        RuntimeError if a weight or a moment of any is not finite, if a device fails, or if what was staged before is
+        still being written.
         """
         if not self._writing.acquire(blocking=False):
             raise RuntimeError("the state that was staged before is still being written")
@@ -79,8 +82,10 @@ class Staging:
                 version = int(state["counters"]["version"])
                 raise RuntimeError(f"weights or moments of version {version} are not finite; no checkpoint is written")
             if failed:
-                why = failure or "see the other ranks"
-                raise RuntimeError(f"the state could not be copied to host memory: {why}") from failure
+                text = f"the state could not be copied to host memory: {failure or 'see the other ranks'}"
+                if device_error(str(failure)) and not out_of_memory(str(failure)):
+                    raise RuntimeError(text) from failure
+                raise RunFailed(text) from failure
             self._whole = True
             return sum(local(tensor).nbytes for tensor in tensors)
         finally:
@@ -90,7 +95,7 @@ class Staging:
         """Write what was staged to `folder`, as `save_state` does. Raises FileExistsError, OSError on all ranks."""
         with self._writing:
             assert self._whole, "nothing is staged"
-            save_state(folder, self._copies, self._rank, self._group)
+            save_state(folder, self._copies, self._rank, self.group)
             self._whole = False
 
     def _copy(self, state: State) -> None:
@@ -108,8 +113,8 @@ class Staging:
 
     def _on_any_rank(self, *flags: bool) -> tuple[bool, ...]:
         found = torch.tensor(flags, dtype=torch.int32)
-        if self._group is not None:
-            dist.all_reduce(found, dist.ReduceOp.MAX, group=self._group)
+        if self.group is not None:
+            dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
         return tuple(bool(flag) for flag in found.tolist())
 
 
@@ -172,15 +177,16 @@ def save_state(folder: Path, state: State, rank: int, group: dist.ProcessGroup |
             sync_folder(folder.parent)
 
 
-def load_state(folder: Path, state: State) -> None:
-    """Read `folder` into the tensors of `state`; collective over all ranks. Nothing that the folder holds is run.
-    Raises FileNotFoundError; InputError if its table of tensors is none."""
+def load_state(folder: Path, state: State, group: dist.ProcessGroup | None = None) -> None:
+    """Read `folder` into the tensors of `state`; collective over the ranks of `group`, one of gloo with patience (None:
+    the default group). Nothing that the folder holds is run. Raises FileNotFoundError; InputError if its table of
+    tensors is none."""
     if not folder.is_dir():
         raise FileNotFoundError(f"no checkpoint at {folder}")
     reader, alone = TensorReader(folder), not dist.is_initialized()
     reader.read_metadata()  # refused here, in one line: torch would look for other tables, and log traces of both
     with _silent_if_single():
-        dcp.load(state, storage_reader=reader, no_dist=alone)  # type: ignore[attr-defined]
+        dcp.load(state, storage_reader=reader, process_group=group, no_dist=alone)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ _WITH_STATE = ("Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkSt
 
 
 class _TableUnpickler(pickle._Unpickler):  # in Python, so that BUILD can be refused
-    dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def load_build(self) -> None:
         """Set attributes of a description alone, and by its own way of it: elsewhere, or with a state of slots, a table
@@ -49,7 +49,7 @@ class _TableUnpickler(pickle._Unpickler):  # in Python, so that BUILD can be ref
             raise pickle.UnpicklingError(f"sets attributes of {made.__name__}")
         super().load_build()  # type: ignore[misc]
 
-    dispatch[pickle.BUILD[0]] = load_build  # type: ignore[index]
+    dispatch[pickle.BUILD[0]] = load_build
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):  # how Python 3.11 first wrote members of enums

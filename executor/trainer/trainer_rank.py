@@ -280,7 +280,7 @@ class Trainer:
     def load(self, folder: str | Path) -> None:
         """Take over what `save` wrote, perhaps with another number or layout of ranks. Raises FileNotFoundError."""
         state = self._state()
-        load_state(Path(folder), state)
+        load_state(Path(folder), state, self._staging.group)
         self.version = self._optimizer.updates = int(state["counters"]["version"])
         torch.set_rng_state(state["counters"]["rng"])
 

@@ -42,7 +42,7 @@ def slow_decode_steps(plan: Plan) -> Iterator[Fault]:
     for kind, mean in plan.predicted.rounds.kinds:
         steps: float = getattr(getattr(plan.predicted.limit, kind, None), "decode_steps", 0.0)
         step_s = mean.rollout_s.mean / steps if steps else 0.0
-        if (silent_s := ALIVE_TOKENS * step_s) > PROGRESS_S:
+        if (silent_s := min(ALIVE_TOKENS, steps) * step_s) > PROGRESS_S:
             message = (
                 f"is {seconds(step_s)} for each of {steps:,.0f} decode steps; an engine tells tokens once "
                 f"in {ALIVE_TOKENS} steps, and one that tells none for {seconds(PROGRESS_S)} is replaced"

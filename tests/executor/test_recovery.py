@@ -231,7 +231,7 @@ def predicted():
          r"step 2: trainer toy: step: .*2\.00 GiB, for the second time; by the plan trainers need 66\.6 GB of 73\.6 GB "
          r"in short rounds \(activations 40 GB, weights 26\.6 GB\); lower search\.micro_batch_tokens, or "),
         ("no answer to step within 6000 s",
-         "step 2: .*within 6000 s, for the second time; the plan predicts an update of up to 1,200 s, and 5 times"),
+         "step 2: .*within 6000 s, for the second time; 5 times what the plan predicts is waited for, 1,200 s"),
         ("it was killed", None),
     ],
 )  # fmt: skip
