@@ -9,7 +9,7 @@ import pytest
 
 from rlplan.executor.drafts.history_store import HISTORY
 from rlplan.executor.loop import checkpoint_if_due, step
-from rlplan.executor.processes.faults import ActorFailed, MemoryRanOut
+from rlplan.executor.processes.faults import SAME_DEATHS, ActorFailed, MemoryRanOut
 from rlplan.executor.rollout.round_samples import RolloutResult, RolloutSample
 from rlplan.executor.trainer.trainer_group import TrainerDied
 from rlplan.plans.schema.planned_job import PlannedJob
@@ -251,6 +251,20 @@ def test_a_step_dies_twice_by_memory_or_deadline_at_most(tmp_path, dies_of, word
                 assert await step(run) is not None
 
     in_a_run(tmp_path, body, predicted=predicted())
+
+
+def test_a_step_that_dies_of_anything_again_and_again_ends_the_run(tmp_path):
+    async def body(run, trainer):
+        trainer.dies_of = "step: RuntimeError: CUDA error: device-side assert triggered"
+        for times in range(1, SAME_DEATHS + 1):
+            trainer.dies_in_update = True
+            if times == SAME_DEATHS:
+                with pytest.raises(RunFailed, match=f"step 1: .*device-side assert.*, for the {SAME_DEATHS}th time$"):
+                    await step(run)
+            else:
+                assert await step(run) is None
+
+    in_a_run(tmp_path, body, steps=0, predicted=predicted())
 
 
 def test_an_engine_that_runs_out_of_memory_says_what_the_plan_has(tmp_path):

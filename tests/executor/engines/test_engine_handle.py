@@ -9,7 +9,7 @@ from rlplan.executor.engines import engine_handle
 from rlplan.executor.engines.engine_handle import CLOSE_S, EngineBack, EngineDied
 from rlplan.executor.engines.messages import Request
 from rlplan.executor.placement.actor_placer import ActorPlacement
-from rlplan.executor.processes.faults import ActorFailed, MemoryRanOut
+from rlplan.executor.processes.faults import SAME_DEATHS, ActorFailed, MemoryRanOut
 from rlplan.executor.processes.supervision import LOOK_S, Patience
 from rlplan.executor.rollout.live_round import LOSSES
 from rlplan.executor.rollout.prompts import PromptText
@@ -135,6 +135,21 @@ def test_weights_refused_twice_end_the_run_but_by_the_device(play, why, end):
         else:
             with pytest.raises(end, match=f"{why[:9]}.*for the second time with the weights v2"):
                 await fakes.fleet.some_ready([engine])
+
+    play(body)
+
+
+def test_an_engine_that_dies_again_and_again_of_its_samples_is_given_up(play):
+    async def body(fakes):
+        (engine,) = fakes.engines
+        for lives in range(1, SAME_DEATHS + 1):
+            await fakes.give(engine, "v1")
+            engine.fail("CUDA error: device-side assert triggered")
+            if lives < SAME_DEATHS:
+                await fakes.fleet.some_ready([engine])
+        assert engine.given_up and not engine.ends_run and len(fakes.actors) == SAME_DEATHS
+        with pytest.raises(RunFailed, match=f"for the {SAME_DEATHS}th time with the weights v1"):
+            await fakes.fleet.some_ready([engine])
 
     play(body)
 

@@ -14,9 +14,10 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from rlplan.executor.processes.faults import ErrorClass, classify
 from rlplan.executor.records.model_export import _Reader
 from rlplan.executor.trainer.saved_state import Staging, all_finite, load_state, save_state
-from rlplan.plans.yaml.errors import InputError
+from rlplan.plans.yaml.errors import InputError, RunFailed
 
 RANK_DEADLINE_S = 120
 SHAPES = {"matrix": (8, 6), "uneven": (3, 4), "norm": (5,)}
@@ -207,6 +208,26 @@ def test_a_checkpoint_that_holds_a_program_runs_none_of_it(tmp_path, kind, reade
     with pytest.raises(InputError, match=says) as refusal:
         reader(folder)
     assert not marker.exists() and len(str(refusal.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (MemoryError(), ErrorClass.FATAL),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), ErrorClass.FATAL),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), ErrorClass.ACTOR),
+    ],
+)
+def test_a_copy_that_finds_no_host_memory_costs_no_trainer(monkeypatch, raised, kind):
+    staging = Staging(0)
+
+    def copy(state):
+        raise raised
+
+    monkeypatch.setattr(staging, "_copy", copy)
+    with pytest.raises(RuntimeError if kind is ErrorClass.ACTOR else RunFailed, match="could not be copied") as error:
+        staging.stage(state("", 1.0))
+    assert classify(error.value) is kind, "a checkpoint less, or a rank that is replaced"
 
 
 if __name__ == "__main__":
