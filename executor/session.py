@@ -32,6 +32,7 @@ from .memory.device_turns import DeviceTurns
 from .memory.free_memory import beside_others, held_by_others, held_text
 from .placement.actor_placer import ActorPlacer, NodeNews
 from .placement.live_checks import check_shared, same_models
+from .placement.live_nodes import LeasedNode
 from .prepare import Execution, Options, PlanSwitch, placement_of, prepare
 from .processes.actors import start_ray, store_lack
 from .processes.faults import out_of_memory
@@ -149,7 +150,7 @@ class Session:
             excluded = {}
         self._placer = ActorPlacer(
             placement, self._pool.accelerators.kind, tell=self._hear_node, excluded=excluded,
-            given=() if member is None else member.leased,
+            given=() if member is None else member.leased, fits=self._fit,
         )  # fmt: skip
         self._fleet = Fleet(settings.fleet, supervisor, placer=self._placer)
         self._fleet.spare(self._hear_given_up)
@@ -274,11 +275,7 @@ class Session:
         for address, why in self._placer.excluded.items():
             self._watcher.note(f"node {address} stays excluded, --readmit takes it again: {why}")
         await self._placer.open(self._own_machine)
-        if not self._options.unsafe_versions:
-            for node in self._placer.nodes:
-                must_be_tested(node.facts.versions, f" on node {node.facts.address}")
-        for model in self._models:
-            await same_models(model, self._placer.nodes)
+        await self._fit(self._placer.nodes)
         # Of a group the others are there by right, and sleep in turns.
         on_gpus = self._pool.accelerators.kind == "cuda" and self._member is None
         if on_gpus and (held := await held_by_others(self._placer.numbered)):
@@ -286,6 +283,14 @@ class Session:
             self._watcher.note(f"{held_text(held)}; the plan fits beside them")
         for execution in self._executions:
             await check_shared(execution.run_dir, self._placer.nodes)
+
+    async def _fit(self, nodes: Sequence[LeasedNode]) -> None:
+        """Raises InputError if nodes have versions that are not tested, or different copies of a model."""
+        if not self._options.unsafe_versions:
+            for node in nodes:
+                must_be_tested(node.facts.versions, f" on node {node.facts.address}")
+        for model in self._models:
+            await same_models(model, nodes)
 
     async def _begin(self, execution: Execution, run: TrainingRun, start_s: float) -> None:
         options, home = self._options, execution.run_dir
@@ -319,7 +324,7 @@ class Session:
 
     def _hear_node(self, news: NodeNews) -> None:
         if news.event == "node_lost":
-            self._watcher.note(f"node {news.address}: lost")
+            self._watcher.note(f"node {news.address}: {news.reason or 'lost'}")
             self.event("node_lost", node=news.node, address=news.address)
         elif news.event == "node_excluded":
             self._watcher.note(f"node {news.address}: excluded, the run goes on without it: {news.reason}")

@@ -64,8 +64,9 @@ class Leaving:
                 await run.checkpoint()
             if all(run.checkpoint_fault is None for run in trained) and number in self._placer.failing():
                 self._placer.exclude(number, why)  # which ends its engines
+                left = f"its node {self._placer.address(number)} is excluded"  # `why` may tell of another's memory
                 for run in trained:
-                    await run.recover(TrainerDied(run.trainer.name, f"its node is excluded: {why}"))
+                    await run.recover(TrainerDied(run.trainer.name, left))
         for number, left_s in self._placer.newly_draining().items():
             address = self._placer.address(number)
             note(f"node {address} is to be taken away" + ("" if left_s is None else f" in {left_s:.0f} s"))
@@ -83,7 +84,7 @@ class Leaving:
             why = f"its node {address} is to be taken away"
             for engine in (*self._fleet.all_engines(), *self._judges):
                 if self._placer.runs_on(engine.name, number):
-                    engine.fail(why)
+                    engine.leave_node(why)
             for run in trained:
                 await run.recover(TrainerDied(run.trainer.name, why))
 

@@ -50,7 +50,11 @@ from .engine_watch import START_GROUP, watch_start
 from .messages import RECEIVE, EngineConfig, EngineEvent, EngineFacts, Request
 from .vllm_options import environment
 
+log = logging.getLogger(__name__)
+
 POLL_S = 1.0  # shorter than any patience: what a poll does not tell is silence
+CLOSE_S = 20.0
+LOAD_BYTES_PER_S = 20e6  # slower than any disk or network that weights are sent over
 
 
 def spawn_engine(config: EngineConfig) -> Any:
@@ -58,23 +62,18 @@ def spawn_engine(config: EngineConfig) -> Any:
     # Ray's stubs do not know this option.
     remote: Any = ray.remote(concurrency_groups={START_GROUP: 1})(RolloutEngine)  # type: ignore[call-overload]
     options = {**ACTOR_OPTIONS, "max_concurrency": 8, "runtime_env": {"env_vars": environment(config)}}
-    options |= on_node(config.node_id)
-    return remote.options(**options).remote(config)
+    return remote.options(**options, **on_node(config.node_id)).remote(config)
 
 
 class EngineProcess:
     """An engine's actor from its start to its end. `failed(process, why)` hears once it is gone or of no use."""
 
     def __init__(self, name: str, actor: Any, patience: Patience, failed: Callable[[EngineProcess, str], None]) -> None:
-        self.actor = actor
-        self._name = name
-        self._patience = patience
-        self._failed = failed
+        self.actor, self._name, self._patience, self._failed = actor, name, patience, failed
         self._gone: asyncio.Future[None] = retrieved(asyncio.get_running_loop().create_future())
         self._turn = asyncio.Lock()  # first come, first served
         self._core_calls = 0  # in progress; they keep vLLM's core from answering
-        self._silence = LastHeard(time.monotonic())
-        self._stillness = LastHeard(time.monotonic())
+        self._silence, self._stillness = LastHeard(time.monotonic()), LastHeard(time.monotonic())
         self._pump: asyncio.Task[None] | None = None
 
     def end(self, why: str) -> None:
@@ -112,8 +111,7 @@ class EngineProcess:
                 self._silence.heard(now)
             elif self._too_silent():
                 return
-            news = [event for event in events if event.name != "pulse"]
-            if news:
+            if news := [event for event in events if event.name != "pulse"]:
                 self._stillness.heard(now)
                 tell(news)
 
@@ -169,12 +167,6 @@ class EngineProcess:
         raise ActorFailed(self._name, why)
 
 
-log = logging.getLogger(__name__)
-
-CLOSE_S = 20.0
-LOAD_BYTES_PER_S = 20e6  # slower than any disk or network that weights are sent over
-
-
 class EngineEvents(NamedTuple):
     """What a poll of an engine returned."""
 
@@ -221,15 +213,11 @@ class EngineHandle:
         end: Callable[[Any], None] = end_actor,
         placer: ActorPlacer | None = None,
     ) -> None:
-        self.config = config
-        self._placer = placer
-        self.alive = False
-        self.version = ""
+        self.config, self._placer = config, placer
+        self.alive, self.version = False, ""
         self._sent = ""  # the version that it was sent last
         self._deaths = Counter[tuple[str, str]]()  # by cause and version
-        self._tell = tell
-        self._supervisor = supervisor
-        self._spawn, self._end = spawn, end
+        self._tell, self._supervisor, self._spawn, self._end = tell, supervisor, spawn, end
         self.lives = 0
         """How often its process was started: what was agreed with an earlier one is void."""
         self._facts: EngineFacts | None = None
@@ -304,16 +292,15 @@ class EngineHandle:
         finally:
             watch.cancel()
         if facts.slow_seeds:
-            log.warning("%s: %s; so vLLM's generators draw sample by sample, which takes a GPU longer",
-                        self.name, facts.slow_seeds)  # fmt: skip
+            log.warning("%s: %s; so vLLM draws sample by sample, which takes a GPU longer", self.name, facts.slow_seeds)
         self._facts, self.alive, self.version = facts, True, ""
         process.start_pump(lambda events: self._tell(EngineEvents(self, events)))
 
     async def _watch_start(self, process: EngineProcess) -> None:
-        def ask() -> Any:
-            return process.actor.look_at_children.options(concurrency_group=START_GROUP).remote()
-
-        process.end(await watch_start(ask, self._supervisor.patience.stall_s))
+        look = process.actor.look_at_children.options(concurrency_group=START_GROUP)
+        why = await watch_start(look.remote, self._supervisor.patience.stall_s)
+        self._failed(process, why)
+        process.end(why)  # it is not up, so that nothing else ends it
 
     async def discard(self) -> None:
         """End what is left of the engine's process."""
@@ -370,9 +357,10 @@ class EngineHandle:
         """Its node is another from now on: start it there, also if it was given up."""
         if self._given_up is not None:
             self._given_up = None
-            self._repair = asyncio.create_task(
-                self._come_back(self._supervisor.start(self)), name=f"start of {self.name}"
-            )
+            start = self._supervisor.start(self)
+            self._repair = asyncio.create_task(self._come_back(start), name=f"start of {self.name}")
+        elif not self.alive and self._process is not None:
+            self._process.end(why)  # it starts; whoever starts it places it anew
         self.fail(why)
 
     async def _come_back(self, start: Awaitable[None]) -> None:

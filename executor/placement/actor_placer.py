@@ -17,12 +17,14 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ray
 
 from ...plans.phrases.numbers import count
 from ...plans.yaml.errors import InputError, RunFailed
-from ..processes.faults import ActorFailed
+from ..processes.faults import ActorFailed, ErrorClass, classify, out_of_memory, own_device_error, reason
 from .live_nodes import (
     ClusterNode,
     LeasedNode,
@@ -77,6 +79,33 @@ class _Failure(NamedTuple):
     why: str
 
 
+class Blame:
+    """Which rank of a group was the first to fail: the one with an error of its own device, else the one that is gone.
+    Where there are several it is none of them: NCCL's watchdog ends those that lost a peer, too."""
+
+    def __init__(self) -> None:
+        self.gone: set[int] = set()
+        self._faulty: set[int] = set()
+
+    def hear(self, rank: int, call: asyncio.Future[Any]) -> None:
+        """Note how a call to a rank has ended."""
+        error = None if call.cancelled() else call.exception()
+        if error is not None and own_device_error(reason(error)):
+            self._faulty.add(rank)
+        elif isinstance(error, ray.exceptions.RayActorError):
+            self.gone.add(rank)
+
+    @property
+    def rank(self) -> int | None:
+        """The one to blame, where that is known."""
+        found = self._faulty or self.gone
+        return min(found) if len(found) == 1 else None
+
+
+async def _all_fit(nodes: Sequence[LeasedNode]) -> None:
+    """Any nodes do."""
+
+
 class ActorPlacer:
     """Places the actors of a placement on nodes. `open()` first, `close()` last; all calls on one event loop.
 
@@ -87,6 +116,8 @@ class ActorPlacer:
         given: the nodes, already leased by another process, in the order of `placement.nodes_in_use()`; (): this object
             leases them.
         excluded: addresses of nodes that are never leased, and why; None: actors that fail exclude no further node.
+        fits: given one of the nodes and one that comes in while the run goes on, raises InputError if they cannot work
+            together.
     """
 
     def __init__(
@@ -96,6 +127,7 @@ class ActorPlacer:
         tell: Callable[[NodeNews], None] = lambda news: None,
         given: Sequence[LeasedNode] = (),
         excluded: Mapping[str, str] | None = None,
+        fits: Callable[[Sequence[LeasedNode]], Awaitable[None]] = _all_fit,
     ) -> None:
         self.placement = placement
         self.tell = tell
@@ -103,15 +135,17 @@ class ActorPlacer:
         self._excludes = excluded is not None
         self._kind = kind
         self._given = given
+        self._fits = fits
         self._resource = ""
         self._rooms = placement.nodes_in_use()
         self._nodes: dict[int, LeasedNode] = {}
         self._lost: set[int] = set()
         self._failures: dict[int, list[_Failure]] = {}
-        self._moved: set[str] = set()  # actors for whose failures a node was excluded
+        self._moved: dict[str, float] = {}  # actors for whose failures a node was excluded, and when
         self._placed: set[str] = set()
         self._draining: set[str] = set()
         self._locks = {node: asyncio.Lock() for node in self._rooms}
+        self._replacing = asyncio.Lock()  # else two would get the same node
 
     async def open(self, own_machine: bool) -> None:
         """Lease the nodes. `own_machine`: Ray was started for this run, on this machine alone.
@@ -135,10 +169,12 @@ class ActorPlacer:
             if (lack := await self._lease(missing)) is None:
                 self._exclude_faulty(missing)
                 continue
-            spared = [node for node in missing if self._dispensable(node)] if self.excluded else []
-            if not spared:
+            spared = [node for node in missing if self._dispensable(node)]
+            if not spared or len(self._lost) == len(self.excluded):
                 raise InputError(f"{lack}{self._left_out()}; start more nodes, wait for other jobs, or solve for this "
                                  "cluster")  # fmt: skip
+            why = "excluded, and no other has room in its place: the run begins without it"
+            self.tell(NodeNews("node_lost", spared[-1], [*self.excluded][len(self._lost)], why))
             self._lost.add(spared[-1])
         same_versions(self.nodes)
 
@@ -147,9 +183,11 @@ class ActorPlacer:
 
     def _exclude_faulty(self, numbers: Iterable[int]) -> None:
         """Give back those of the newly leased nodes that have a device which does not work, if others are free."""
+        without: list[int] = []  # which need others, too
         for number in numbers:
             node = self._nodes.get(number)
-            if node is not None and node.facts.faults and self._lack([number]) is None:
+            if node is not None and node.facts.faults and self._lack([*without, number]) is None:
+                without.append(number)
                 self.excluded[node.facts.address] = why = "; ".join(dict(node.facts.faults).values())
                 node.release()
                 del self._nodes[number]
@@ -238,8 +276,10 @@ class ActorPlacer:
         self._note_failure(f"rank {rank} of {plan}", self.placement.trainers[plan][rank].node, why)
 
     def _note_failure(self, actor: str, number: int, why: str) -> None:
-        if number not in self._lost and actor not in self._moved:
-            self._failures.setdefault(number, []).append(_Failure(time.monotonic(), actor, why))
+        now = time.monotonic()
+        moved = actor in self._moved and now - self._moved[actor] < FAILURES_S
+        if number not in self._lost and not moved and not out_of_memory(why):  # a matter of the model and its plan
+            self._failures.setdefault(number, []).append(_Failure(now, actor, why))
 
     def failing(self) -> dict[int, str]:
         """Nodes that are to be excluded, each with the reason."""
@@ -276,7 +316,7 @@ class ActorPlacer:
         """Leave a node for the rest of the run."""
         address = self.address(number)
         self.excluded[address] = why
-        self._moved |= {failure.actor for failure in self._failures.pop(number, ())}
+        self._moved |= dict.fromkeys((failure.actor for failure in self._failures.pop(number, ())), time.monotonic())
         self._lost.add(number)
         self.tell(NodeNews("node_excluded", number, address, why))
         self._nodes[number].release()
@@ -294,9 +334,17 @@ class ActorPlacer:
     async def ranks(self, plan: str, patience_s: float) -> list[ActorPlacement]:
         """Where a plan's trainer ranks run. Raises RunFailed if a node is missing for `patience_s` seconds."""
         ranks = self.placement.trainers[plan]
-        places = [self._place(f"rank {rank} of {plan}", planned, plan) for rank, planned in enumerate(ranks)]
         try:
-            return list(await asyncio.wait_for(asyncio.gather(*places), patience_s))
+            async with asyncio.timeout(patience_s):
+                while True:
+                    calls = [self._place(f"rank {rank} of {plan}", each, plan) for rank, each in enumerate(ranks)]
+                    places = await asyncio.gather(*calls)
+                    # The node of one may have become another while the others were asked for.
+                    if all(
+                        each.node not in self._lost and self._nodes[each.node].node_id == placed.node_id
+                        for each, placed in zip(ranks, places, strict=True)
+                    ):
+                        return places
         except TimeoutError:
             raise RunFailed(
                 f"trainer {plan}: no node with {self._rooms[ranks[0].node].devices} free {self._resource} came in "
@@ -328,7 +376,9 @@ class ActorPlacer:
                 ):
                     self.exclude(number, why)
             while number in self._lost:
-                if not await self._replaced(number):
+                async with self._replacing:
+                    found = await self._replaced(number)
+                if not found:
                     await asyncio.sleep(LOOK_S)
             self._placed.add(name)
             for device, fault in self._nodes[number].facts.faults:
@@ -347,29 +397,40 @@ class ActorPlacer:
             raise RunFailed(f"node {self.address(number)} of the group is gone; go on with --resume")
         if not self._resource:  # Ray runs on this machine alone
             raise RunFailed("Ray is gone from this machine; go on with --resume")
-        before = self._nodes.pop(number, None)
+        before, found, why = self._nodes.pop(number, None), None, None
         try:
             await self._lease([number])
-            if (found := self._nodes.get(number)) is None:
-                return False
-            others = [node for other, node in self._nodes.items() if other not in self._lost]
-            try:
-                same_versions([*others, found])
-                why = "; ".join(dict(found.facts.faults).values())
-            except InputError as error:
-                why = str(error)
-            if why:  # it stays the run's no more than the one before
-                found.release()
-                del self._nodes[number]
-                self.excluded[found.facts.address] = why
-                self.tell(NodeNews("node_excluded", number, found.facts.address, why))
-                return False
+            if (found := self._nodes.get(number)) is not None:
+                why = await self._unfit(found)
         finally:
-            if number not in self._nodes and before is not None:
-                self._nodes[number] = before
+            if why != "":  # it stays the run's no more than the one before
+                self._nodes.pop(number, None)
+                if found is not None:
+                    found.release()
+                if before is not None:
+                    self._nodes[number] = before
+        if found is None or why is None:
+            return False
+        if why:
+            self.excluded[found.facts.address] = why
+            self.tell(NodeNews("node_excluded", number, found.facts.address, why))
+            return False
         self._lost.discard(number)
         self.tell(NodeNews("node_back", number, self._nodes[number].facts.address))
         return True
+
+    async def _unfit(self, found: LeasedNode) -> str | None:
+        """Why a node that comes in cannot work with the others, "" if it can; None: a node did not answer."""
+        others = [node for number, node in self._nodes.items() if number not in self._lost]
+        try:
+            same_versions([*others, found])
+            if not found.facts.faults:
+                await self._fits([*others[:1], found])
+        except InputError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 - whatever keeps a node from reading its model
+            return reason(error) if classify(error) is ErrorClass.FATAL else None
+        return "; ".join(dict(found.facts.faults).values())
 
     def _not_held(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode]:
         held = {node.node_id for number, node in self._nodes.items() if number not in self._lost}

@@ -153,6 +153,13 @@ def device_error(text: str) -> bool:
     return _DEVICE.search(text) is not None or out_of_memory(text)
 
 
+def own_device_error(text: str) -> bool:
+    """Whether an error tells of the device of the process itself: not of memory, nor of a peer, as NCCL's do unless
+    they pass on an error of CUDA."""
+    of_peers = "nccl" in text.lower() and not re.search("unhandled ?cuda", text, re.IGNORECASE)
+    return device_error(text) and not out_of_memory(text) and not of_peers
+
+
 def _line(log: str, match: re.Match[str]) -> str:
     end = log.find("\n", match.end())
     return log[log.rfind("\n", 0, match.start()) + 1 : None if end < 0 else end]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
+from ...plans.yaml.errors import InputError
 from ...rounds.machines.outcome import Fate, Outcome
 from ...rounds.schedule import Schedule
 from ...rounds.timeouts import PoolTimeouts
@@ -118,16 +119,24 @@ class DriftWatch:
 
 
 def excluded_nodes(run_dir: Path) -> dict[str, str]:
-    """Addresses of the nodes that a run has excluded and not taken again since, by its trace, and why."""
+    """Addresses of the nodes that a run has excluded and not taken again since, by its trace, and why. Raises
+    InputError for a damaged line of them."""
     excluded: dict[str, str] = {}
     path = run_dir / TRACE
-    for _, line in trace_lines(path) if path.exists() else ():
-        if line.startswith(b'{"event":"node_'):
+    for number, line in trace_lines(path) if path.exists() else ():
+        if not line.startswith(b'{"event":"node_'):
+            continue
+        try:
             event = json.loads(line)
             if event["event"] == "node_excluded":
                 excluded[event["address"]] = event["reason"]
             elif event["event"] == "node_readmitted":
                 excluded.pop(event["address"], None)
+        except (ValueError, KeyError) as error:
+            why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise InputError(
+                f"not a trace event ({why}); restore the file or cut it here", str(path), number
+            ) from error
     return excluded
 
 

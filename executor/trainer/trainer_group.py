@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,7 +26,7 @@ import ray
 from ...plans.schema.predicted import Predicted
 from ...plans.yaml.errors import RunFailed
 from ...rounds.device_ledger import MOMENTS, PARAMETERS
-from ..placement.actor_placer import ActorPlacement, ActorPlacer
+from ..placement.actor_placer import ActorPlacement, ActorPlacer, Blame
 from ..placement.guard import guard_group
 from ..placement.live_nodes import free_address, on_node
 from ..processes.actors import ACTOR_OPTIONS, end_actor, retrieved, track, visible_gpus
@@ -104,9 +105,8 @@ for _name in TRAINER_METHODS:  # Ray calls methods that the class has
 def spawn_ranks(config: TrainerConfig, placements: Sequence[ActorPlacement]) -> list[Any]:
     """New actors of all ranks, on their nodes; on any node if there are none."""
     # Ray's stubs do not know this option.
-    threads = {PULSE_GROUP: 1, WRITER_GROUP: 1}
+    threads, ranks = {PULSE_GROUP: 1, WRITER_GROUP: 1}, []
     remote: Any = ray.remote(concurrency_groups=threads)(TrainerRank)  # type: ignore[call-overload]
-    ranks = []
     for rank in range(config.ranks):
         own, options = config, dict[str, Any](ACTOR_OPTIONS)
         placed = placements[rank] if placements else None
@@ -134,8 +134,7 @@ def _environment(config: TrainerConfig, placed: ActorPlacement | None) -> dict[s
     """Environment of a rank."""
     environment = {
         "OMP_NUM_THREADS": str(config.threads),
-        # Spinning threads would take the cores from each other and from whoever shares the machine.
-        "OMP_WAIT_POLICY": "PASSIVE",
+        "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads would take cores from each other and from other processes
         "TOKENIZERS_PARALLELISM": "false",
     }
     if config.device == "cpu":
@@ -149,11 +148,8 @@ STEP_DEADLINE_S = 3600.0
 NODE_PATIENCE_S = 600.0  # for a node in place of one that was lost
 WRITE_DEADLINE_S = 7200.0  # nobody waits for it but the next checkpoint
 DISK_BYTES_PER_S = 20e6  # slower than any disk that all ranks share
-# When a collective fails on one rank, the death of another may be told a moment later.
-OTHERS_S = 2.0
+OTHERS_S = 2.0  # when a rank fails, what others say of it may be told a moment later
 Result = TypeVar("Result")
-
-
 PREDICTED_FACTOR = 5.0  # a call that takes so often what the plan predicts hangs, unless the deadlines above are longer
 
 
@@ -213,6 +209,7 @@ class TrainerGroup:
         self._ranks: list[Any] = []
         self._pulses: list[asyncio.Task[None]] = []
         self._gone: asyncio.Future[None] | None = None
+        self._blame = Blame()  # of this life
         self._constructed = False  # until then ranks import, and a busy host takes long for it
         self.parameters, self.trained_parameters, self._pairs = 0, 0, 0.0
         """Parameters of the policy, those that are trained, and costs of a pair of tokens; known once started."""
@@ -236,7 +233,7 @@ class TrainerGroup:
 
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""
-        self._gone = retrieved(asyncio.get_running_loop().create_future())
+        self._gone, self._blame = retrieved(asyncio.get_running_loop().create_future()), Blame()
         self._constructed = False
         self.lives += 1
         self._ranks = self._spawn(self.config, self._places)
@@ -260,14 +257,16 @@ class TrainerGroup:
             patience_s = self.supervisor.patience.stall_s if self._constructed else born_s
             silent_s = await silent_seconds(call, silence, patience_s)
             if silent_s is not None:
-                self._lose(f"no sign of life of {name} for {silent_s:.0f} s", rank)
-                return
-            error = call.exception()
-            if error is not None:
-                self._lose(f"{name}: {reason(error)}", rank)
-                return
+                why = f"no sign of life of {name} for {silent_s:.0f} s"
+                break
+            if (error := call.exception()) is not None:
+                why = f"{name}: {reason(error)}"
+                break
             silence.heard(time.monotonic())
             await asyncio.sleep(PULSE_S)
+        self._blame.gone.add(rank)
+        await asyncio.sleep(OTHERS_S)
+        self._lose(why, self._blame.rank)
 
     def _lose(self, why: str, rank: int | None = None, *, late: bool = False) -> TrainerDied:
         """End all ranks: a group without one of them cannot go on. `rank`: the one that failed, where that is known."""
@@ -304,6 +303,8 @@ class TrainerGroup:
         if thread is not None:
             methods = [each.options(concurrency_group=thread) for each in methods]
         calls = [track(each.remote(*own[rank : rank + 1], *arguments)) for rank, each in enumerate(methods)]
+        for rank, call in enumerate(calls):
+            call.add_done_callback(partial(self._blame.hear, rank))
         waits: set[asyncio.Future[Any]] = set(calls)
         left_s, began = deadline_s, time.monotonic()
         while waits and left_s > 0 and not gone.done() and not _errors(calls):
@@ -317,10 +318,7 @@ class TrainerGroup:
         errors = _errors(calls)
         if not errors and not gone.done():
             raise self._lose(f"no answer to {method} within {deadline_s:.0f} s", late=True)
-        # A rank that is gone; the others report its death.
-        dead = [number for number, call in enumerate(calls) if any(map(_is_death, _errors([call])))]
-        rank = dead[0] if dead else None
-        raise self._call_failure(method, errors, gone, rank, all_answered=all(call.done() for call in calls))
+        raise self._call_failure(method, errors, gone, self._blame.rank, all_answered=all(c.done() for c in calls))
 
     def _call_failure(
         self, method: str, errors: list[BaseException], gone: asyncio.Future[None], rank: int | None, all_answered: bool
@@ -368,14 +366,12 @@ class TrainerGroup:
         own = await self._shares(groups, update, replicas)
         # No update's seconds have those of what is streamed, which goes on beside the rollout.
         deadline_s = self._within_s(self.predicted.step_s)
-        seconds: float = await self._all("stream", deadline_s, update, replicas, first, own=own)
-        return seconds
+        return float(await self._all("stream", deadline_s, update, replicas, first, own=own))
 
     async def time_update(self, groups: Groups, update: UpdateSettings) -> float:
         """Seconds on rank 0 of the gradients of a step that is not taken; no state of the trainer changes."""
         own = await self._shares(groups, update)
-        seconds: float = await self._all("time_update", self._within_s(self.predicted.update_s), update, own=own)
-        return seconds
+        return float(await self._all("time_update", self._within_s(self.predicted.update_s), update, own=own))
 
     @staticmethod
     def _within_s(predicted_s: float, least_s: float | None = None) -> float:
@@ -421,23 +417,19 @@ class TrainerGroup:
         Parts are `trainer_parameters` and `trainer_optimizer` (of no bytes: in host memory). Returns bytes that rank 0
         moved; on a CPU nothing moves.
         """
-        here = [part for part, size in on_device.items() if size]
-        deadline_s = self._within_s(self.predicted.sync_s, CALL_DEADLINE_S)
-        moved: int = await self._all("place", deadline_s, PARAMETERS in here, MOMENTS in here)
-        return moved
+        here = (bool(on_device.get(part)) for part in (PARAMETERS, MOMENTS))
+        return int(await self._all("place", self._within_s(self.predicted.sync_s, CALL_DEADLINE_S), *here))
 
     async def peak_bytes(self) -> int:
         """The most memory that any rank held since this was asked last: of its GPU, or resident in its host."""
-        peaks: list[int] = await self.each("peak_bytes", CALL_DEADLINE_S)
-        return max(peaks)
+        return int(max(await self.each("peak_bytes", CALL_DEADLINE_S)))
 
     async def stage(self) -> int:
         """Copy model and optimizer state to the ranks' host memory; returns the bytes of rank 0's copy.
 
         May not be called while `write` runs.
         """
-        staged: int = await self._all("stage", self._within_s(self.predicted.stage_s, CALL_DEADLINE_S))
-        return staged
+        return int(await self._all("stage", self._within_s(self.predicted.stage_s, CALL_DEADLINE_S)))
 
     async def write(self, folder: Path) -> None:
         """Write what was staged; `step` and `export` may be called meanwhile. Raises TrainerDied as they do."""

@@ -43,7 +43,7 @@ class Stage:
         return [self.engine("engine-0"), self.engine("engine-1")]
 
     def engine(self, name):
-        return SimpleNamespace(name=name, fail=lambda why: self.log.append(f"end {name}: {why}"))
+        return SimpleNamespace(name=name, leave_node=lambda why: self.log.append(f"end {name}: {why}"))
 
     def run(self, name):
         async def checkpoint():
@@ -97,9 +97,10 @@ def test_a_node_is_left_if_nothing_would_be_lost(stage, done, notes):
 
 
 def test_a_trainers_node_that_fails_is_excluded_between_steps():
-    stage = Stage({}, bad={1: "2 failures there"})
+    # Words of memory that ran out elsewhere would count as the trainer's own.
+    stage = Stage({}, bad={1: "2 failures there; the last: engine-1: CUDA out of memory"})
     assert stage.between_steps() == [
-        "checkpoint a", "exclude 1", "recover trainer a: its node is excluded: 2 failures there"
+        "checkpoint a", "exclude 1", "recover trainer a: its node 10.0.0.1 is excluded"
     ]  # fmt: skip
     stage = Stage({}, bad={1: "2 failures there"}, fault="the disk is full")
     assert set(stage.between_steps()) == {"checkpoint a"}, "its state is nowhere else"

@@ -292,6 +292,37 @@ def test_an_excluded_node_is_told_and_carried_into_a_resumed_run(job, monkeypatc
     assert [*excluded_nodes(job.out)] == ["10.0.0.2"] and excluded_nodes(job.out / "none") == {}
 
 
+def test_nodes_that_come_in_are_compared_and_those_that_lack_are_told(job, monkeypatch):
+    parts, compared = Parts(monkeypatch), []
+
+    async def same_models(model, nodes):
+        compared.append((Path(model).name, nodes))
+
+    async def opened(own):
+        options = parts.made["ActorPlacer"].options
+        await options["fits"](["one", "another"])
+        options["tell"](NodeNews("node_lost", 1, "10.0.0.1", "excluded, and no other has room in its place"))
+
+    make = parts.part
+    monkeypatch.setattr(session, "same_models", same_models)
+    monkeypatch.setattr(
+        session, "ActorPlacer", lambda *given, **options: vars(made := make("ActorPlacer")(*given, **options)).update(
+            open=opened) or made
+    )  # fmt: skip
+    executed(job, parts, monkeypatch, unsafe_versions=True)
+    assert compared == [(compared[0][0], ["one", "another"]), (compared[0][0], [])]
+    assert "note: node 10.0.0.1: excluded, and no other has room in its place" in parts.log
+
+
+@pytest.mark.parametrize("damage", ['"addr', '"address":"10.0.0.1"}'], ids=["torn", "lacks its reason"])
+def test_a_damaged_line_of_an_excluded_node_is_named_at_resume(tmp_path, damage):
+    line = '{"event":"node_excluded","t_s":1.0,'
+    (tmp_path / "trace.jsonl").write_text(f'{{"event":"step","t_s":0.0}}\n{line}{damage}\n')
+    with pytest.raises(InputError, match=r"not a trace event .*; restore the file or cut it here") as caught:
+        excluded_nodes(tmp_path)
+    assert (caught.value.path, caught.value.line) == (str(tmp_path / "trace.jsonl"), 2)
+
+
 def test_prompts_that_are_held_out_are_evaluated_and_not_trained(job, monkeypatch):
     parts, file = Parts(monkeypatch), job.folder / "job.yaml"
     told = yaml.safe_load(file.read_text())

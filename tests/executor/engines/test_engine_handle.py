@@ -415,6 +415,41 @@ def test_a_run_begins_without_an_engine_that_has_no_node(play):
     played(scene())
 
 
+@pytest.mark.parametrize("left", [True, False], ids=["its node is excluded", "it hangs"])
+def test_a_start_that_is_in_the_way_ends_and_is_placed_anew(left):
+    class Nodes:
+        node, failed = "bad", ()
+
+        def waits(self, name):
+            return False
+
+        async def engine(self, name):
+            return ActorPlacement(self.node, self.node, (), (), 1)
+
+        def engine_failed(self, name, why):
+            self.failed, self.node = (*self.failed, why), "good"
+
+    async def scene():
+        fakes, nodes = Scene(1, ""), Nodes()
+        (engine,) = fakes.engines
+        engine._placer = nodes
+        fakes.prepare = lambda actor: setattr(actor, "stuck_in_start", engine.config.node_id == "bad")
+        start = asyncio.create_task(engine.start())
+        await asyncio.sleep(2.0)
+        if left:
+            nodes.node = "good"
+            engine.leave_node("its node is excluded")
+        began = now_s()
+        await start
+        assert engine.alive and engine.config.node_id == "good" and len(fakes.actors) == 2
+        assert (now_s() - began < 1.0) == left
+        assert fakes.ended[0] is fakes.actors[0]
+        assert [why.partition(" for ")[0] for why in nodes.failed] == ([] if left else ["its processes did nothing"])
+        await fakes.fleet.close()
+
+    played(scene())
+
+
 def test_what_was_sent_to_a_dead_engine_never_reaches_its_successor(play):
     async def body(fakes):
         (engine,) = fakes.engines

@@ -269,6 +269,117 @@ def test_a_device_that_multiplies_wrongly_is_not_taken(cluster):
     played(scene())
 
 
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_of_two_faulty_nodes_one_is_kept_if_one_other_is_there(cluster, ranks):
+    nodes, news = cluster([2, 2, 2]), []
+    nodes.faults = dict.fromkeys(("127.0.0.3", "127.0.0.4"), ((1, "GPU 1: multiplies wrongly"),))
+    placement = place(Room("p", 2, 2, 2), {1: ["one", "two", "three", "four"]}, {"plan": ranks}, 0)
+
+    async def scene():
+        keeper = excluding(placement, news)
+        await keeper.open(own_machine=False)
+        assert [each.address for each in news] == ["127.0.0.3"]
+        assert sorted(node.facts.address for node in keeper.nodes) == ["127.0.0.4", "127.0.0.5"]
+
+    played(scene())
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_run_begins_without_as_many_nodes_as_are_excluded(cluster, busy):
+    nodes, news = cluster([1] * 4), []
+    for number in range(busy):
+        nodes.node(f"127.0.0.{6 - number}").free = 0  # another job's
+    placement = place(Room("p", 4, 1, 1), {1: ["one", "two", "three", "four"]}, {}, 0)
+
+    async def scene():
+        keeper = excluding(placement, news, {"127.0.0.4": "2 failures there"})
+        if busy:
+            with pytest.raises(InputError, match=r"node 127.0.0.4 is excluded \(2 failures there\); start more nodes"):
+                await keeper.open(own_machine=False)
+            return
+        await keeper.open(own_machine=False)
+        assert [(each.event, each.node, each.address) for each in news] == [("node_lost", 3, "127.0.0.4")]
+        assert news[0].reason == "excluded, and no other has room in its place: the run begins without it"
+
+    played(scene())
+
+
+def test_memory_that_ran_out_is_no_failure_of_the_node(cluster):
+    cluster([1, 1, 1])
+
+    async def scene():
+        keeper = excluding(two_engines())
+        await keeper.open(own_machine=False)
+        await keeper.engine("two")
+        for _ in range(9):
+            keeper.engine_failed("two", "vLLM failed: CUDA out of memory. Tried to allocate 2 GiB")
+        assert (await keeper.engine("two")).address == "127.0.0.4" and not keeper.excluded
+
+    played(scene())
+
+
+def test_that_an_actor_has_moved_is_forgotten_like_its_failures(cluster):
+    cluster([1, 1, 1, 1])
+
+    async def scene():
+        keeper = excluding(two_engines())
+        await keeper.open(own_machine=False)
+        await keeper.engine("two")
+        for after, stands_on in ((0.0, 5), (actor_placer.FAILURES_S - 60.0, 5), (120.0, 6)):
+            await asyncio.sleep(after)
+            fails(keeper, "two")
+            assert (await keeper.engine("two")).address == f"127.0.0.{stands_on}"
+
+    played(scene())
+
+
+def test_ranks_whose_node_is_excluded_meanwhile_stay_together(cluster, monkeypatch):
+    cluster([2, 2])
+
+    async def slow(node):
+        await asyncio.sleep(3.0)
+        return True
+
+    async def scene():
+        keeper = excluding(place(Room("p", 1, 2, 2), {1: ["e"]}, {"plan": 2}, 0))
+        await keeper.open(own_machine=False)
+        await keeper.ranks("plan", 600.0)
+        monkeypatch.setattr(actor_placer, "answers", slow)
+        keeper.rank_failed("plan", 0, "ECC")
+        placed = asyncio.create_task(keeper.ranks("plan", 600.0))
+        await asyncio.sleep(4.0)  # one rank is placed, and the next is asked for
+        keeper.engine_failed("e", "its core died")
+        assert {rank.address for rank in await placed} == {"127.0.0.4"} and [*keeper.excluded] == ["127.0.0.3"]
+
+    played(scene())
+
+
+@pytest.mark.parametrize("fault", [InputError("is another model on node 127.0.0.5"), ActorFailed("node", "no answer")])
+def test_a_node_that_comes_in_is_compared_as_those_of_the_start(cluster, fault):
+    nodes, news, compared = cluster([1, 1, 1]), [], []
+
+    async def fits(pair):
+        compared.append([node.facts.address for node in pair])
+        if len(compared) == 1:
+            raise fault
+
+    async def scene():
+        keeper = ActorPlacer(two_engines(), "cpu", news.append, excluded={}, fits=fits)
+        await keeper.open(own_machine=False)
+        await keeper.engine("two")
+        nodes.kill("127.0.0.4")
+        waits = asyncio.create_task(keeper.engine("two"))
+        await asyncio.sleep(1.0)
+        assert not waits.done() and nodes.node("127.0.0.5").free == 1 and compared == [["127.0.0.3", "127.0.0.5"]]
+        nodes.add(1)
+        differs = isinstance(fault, InputError)
+        assert (await waits).address == ("127.0.0.6" if differs else "127.0.0.5"), "without an answer it is asked again"
+        assert keeper.excluded == ({"127.0.0.5": str(fault)} if differs else {})
+        assert [each.event for each in news][1:] == ["node_excluded"] * differs + ["node_back"]
+
+    played(scene())
+
+
 def test_devices_are_tried_by_products_that_are_exact():
     assert live_nodes.device_faults("cpu", (), 2) == {} == live_nodes.gpu_faults(1, "cpu")
     assert "meta" in live_nodes.gpu_faults(1, "meta")[0]

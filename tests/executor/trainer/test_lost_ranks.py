@@ -37,6 +37,10 @@ def raised_in_task(error):
 CLOSED = raised_in_task(RuntimeError("[/gloo/transport/tcp/pair.cc:537] Read error: Connection closed by peer"))
 FULL = raised_in_task(OSError(28, "No space left on device"))
 DEAD = ray.exceptions.ActorDiedError()
+ECC = raised_in_task(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
+NO_MEMORY = raised_in_task(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"))
+PEER = raised_in_task(RuntimeError("NCCL error: remote process exited or there was a network error"))
+OWN = raised_in_task(RuntimeError("NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"))
 HANGS = object()
 
 
@@ -139,6 +143,15 @@ def test_a_dead_rank_is_a_death_whatever_the_survivor_says(fates, ended):
         ([{"step": CLOSED}, {"step": DEAD}], [("run", 1)]),
         ([{}, {"pid": DEAD, "step": HANGS}], [("run", 1)]),
         ([{"step": CLOSED}, {"step": CLOSED}], []),
+        ([{"step": HANGS}, {"step": ECC}], [("run", 1)]),
+        ([{"step": OWN}, {"step": PEER}], [("run", 0)]),
+        ([{"step": PEER}, {"step": DEAD}], [("run", 1)]),
+        ([{"step": HANGS}, {"step": NO_MEMORY}], []),
+        ([{"step": DEAD}, {"step": DEAD}, {"step": ECC}], [("run", 2)]),  # the watchdog of NCCL ended the others
+        ([{"pid": DEAD, "step": DEAD}, {"step": ECC}], [("run", 1)]),
+        ([{"step": DEAD}, {"step": DEAD}], []),
+        ([{"pid": DEAD, "step": HANGS}, {"pid": DEAD, "step": HANGS}], []),
+        ([{"step": ECC}, {"step": ECC}], []),
     ],
 )
 def test_the_rank_that_died_is_blamed_and_not_those_that_lost_it(fates, blamed):
