@@ -425,7 +425,12 @@ class ActorPlacer:
         try:
             same_versions([*others, found])
             if not found.facts.faults:
-                await self._fits([*others[:1], found])
+                for other in others:  # one may be gone, and nobody know it yet
+                    if await answers(other):
+                        await self._fits([other, found])
+                        break
+                else:
+                    await self._fits([found])
         except InputError as error:
             return str(error)
         except Exception as error:  # noqa: BLE001 - whatever keeps a node from reading its model

@@ -380,6 +380,43 @@ def test_a_node_that_comes_in_is_compared_as_those_of_the_start(cluster, fault):
     played(scene())
 
 
+def test_two_lost_nodes_are_not_replaced_by_one(cluster):
+    nodes = cluster([1, 1, 4])
+
+    async def scene():
+        keeper = excluding(two_engines())
+        await keeper.open(own_machine=False)
+        for name in ("one", "two"):
+            await keeper.engine(name)
+        for last in (3, 4):
+            nodes.kill(f"127.0.0.{last}")
+        calls = [asyncio.create_task(keeper.engine(name)) for name in ("one", "two")]
+        await asyncio.sleep(20.0)
+        assert [call.done() for call in calls].count(True) == 1 and nodes.node("127.0.0.5").free == 3
+        for call in calls:
+            call.cancel()
+
+    played(scene())
+
+
+def test_a_node_that_comes_in_is_compared_with_one_that_lives(cluster):
+    nodes, compared = cluster([1, 1, 1, 1]), []
+
+    async def fits(pair):
+        compared.append([node.facts.address for node in pair])
+
+    async def scene():
+        three = place(Room("rollout", 3, 1, 1), {1: ["one", "two", "three"]}, {}, 0)
+        keeper = ActorPlacer(three, "cpu", excluded={}, fits=fits)
+        await keeper.open(own_machine=False)
+        await keeper.engine("three")
+        nodes.kill("127.0.0.3")  # which nobody knows
+        nodes.kill("127.0.0.5")
+        assert (await keeper.engine("three")).address == "127.0.0.6" and compared == [["127.0.0.4", "127.0.0.6"]]
+
+    played(scene())
+
+
 def test_devices_are_tried_by_products_that_are_exact():
     assert live_nodes.device_faults("cpu", (), 2) == {} == live_nodes.gpu_faults(1, "cpu")
     assert "meta" in live_nodes.gpu_faults(1, "meta")[0]
