@@ -90,7 +90,7 @@ def test_an_idle_engine_whose_core_dies_is_replaced_before_anybody_needs_it(play
 def test_the_log_says_what_seeds_cost_where_vllm_draws_by_them(play, caplog):
     async def body(fakes):
         assert [record.getMessage() for record in caplog.records] == [
-            f"{FIRST}: no sampler; so vLLM's generators draw sample by sample, which takes a GPU longer"
+            f"{FIRST}: no sampler; so vLLM draws sample by sample, which takes a GPU longer"
         ]
 
     play(body, prepare=lambda actor: setattr(actor, "slow_seeds", "no sampler"))
