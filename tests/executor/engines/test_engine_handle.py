@@ -139,7 +139,7 @@ def test_weights_refused_twice_end_the_run_but_by_the_device(play, why, end):
     play(body)
 
 
-def test_an_engine_that_dies_again_and_again_of_its_samples_is_given_up(play):
+def test_an_engine_that_dies_of_its_samples_is_given_up(play):
     async def body(fakes):
         (engine,) = fakes.engines
         for lives in range(1, SAME_DEATHS + 1):
