@@ -13,8 +13,10 @@ from .injectors import INJECTORS
 
 BURST = 10
 """Faults of a burst come within seconds of each other; the next burst waits until the run has made a step."""
-SPREAD_S = 3.0
+SPREAD_S = 2.0
 RECOVERY_DEADLINE_S = 240.0
+STRIKE_S = 60.0
+"""In which a fault finds a process of its kind, or another fault strikes in its place."""
 
 
 @dataclass
@@ -57,9 +59,12 @@ def campaign(driver: Driver, count: int, seed: int, tell: Callable[[str], None])
         struck = 0
         for name in waiting[number * BURST : (number + 1) * BURST]:
             time.sleep(rng.uniform(0.0, SPREAD_S))
-            if _strike(driver, name, rng, tell, began):
-                done.faults[name] += 1
-                struck += 1
+            while not driver.done():
+                if _strike(driver, name, rng, tell, began):
+                    done.faults[name] += 1
+                    struck += 1
+                    break
+                name = rng.choice(list(INJECTORS))  # there was nothing to strike
         if not driver.wait_for_step(driver.step() + 1, RECOVERY_DEADLINE_S):
             tell(f"{time.monotonic() - began:6.1f} s: no step within {RECOVERY_DEADLINE_S:g} s, driver is killed")
             done.unrecovered += struck
@@ -77,7 +82,7 @@ def campaign(driver: Driver, count: int, seed: int, tell: Callable[[str], None])
 
 def _strike(driver: Driver, name: str, rng: random.Random, tell: Callable[[str], None], began: float) -> bool:
     """Strike once; returns whether it did. Waits for a process of the kind: an earlier fault may have ended it."""
-    end = time.monotonic() + RECOVERY_DEADLINE_S
+    end = time.monotonic() + STRIKE_S
     while time.monotonic() < end and not driver.done():
         driver.ensure()
         effect = INJECTORS[name][1](driver, rng)

@@ -477,12 +477,12 @@ class EngineHandle:
 
     async def sleep(self) -> None:
         """Free the devices' memory; weights are dropped. Raises ActorFailed if the engine is gone, or cannot sleep."""
-        await self._up(self._process).core_call("sleep", (), CALL_DEADLINE_S)
+        await self._up(self._process).core_call("sleep", (), 2 * self._supervisor.patience.stall_s)
         self.version = ""
 
     async def wake(self, part: str) -> None:
         """Take memory for `weights`, which must be loaded next, or then for the `kv_cache`. Raises as `sleep`."""
-        await self._up(self._process).core_call("wake", (part,), CALL_DEADLINE_S)
+        await self._up(self._process).core_call("wake", (part,), 2 * self._supervisor.patience.stall_s)
 
     def _up(self, process: EngineProcess | None) -> EngineProcess:
         if process is None:
