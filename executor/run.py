@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -39,7 +38,7 @@ from .engines.engine_handle import EngineHandle
 from .engines.fleet import Fleet
 from .groups.member_phases import MemberPhases, before_restart
 from .memory.device_turns import DeviceTurns, no_turns
-from .processes.faults import SAME_DEATHS, counted, out_of_memory
+from .processes.faults import Recurrences, out_of_memory
 from .records.checkpoints import load_checkpoint
 from .records.plan_changes import PlanChange, put_in_force, stage_plan
 from .records.run_checkpoints import RunCheckpoints, Saving
@@ -107,7 +106,7 @@ class TrainingRun:
         self._way_reason: str | None = None
         self._warned = False  # of log-probs beyond their limits
         self._predict(predicted)
-        self._deaths = Counter[tuple[str, int]]()  # of the trainer, by cause and last step taken
+        self._deaths = Recurrences()  # of the trainer, by the last step taken
         self._last_state: dict[str, Any] | None = None  # of the last step's end, while a step goes on
         self._recovering = False  # the trainer died, and its successor has loaded no checkpoint yet
 
@@ -414,11 +413,9 @@ class TrainingRun:
         """Raise RunFailed if the trainer died of the same cause in the same step before, and would again."""
         call = death.reason.partition(" within ")[0]
         cause = "memory" if out_of_memory(death.reason) else call if death.late else ""
-        self._deaths[cause, self.step_number] += 1
-        times = self._deaths[cause, self.step_number]
-        if times < (2 if cause else SAME_DEATHS):
+        if (often := self._deaths.again(cause, self.step_number)) is None:
             return
-        text = f"step {self.step_number + 1}: {death}, {counted(times)}"
+        text = f"step {self.step_number + 1}: {death}, {often}"
         if cause == "memory":
             raise RunFailed(self.with_memory(text, "train"))
         if death.late:

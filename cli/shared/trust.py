@@ -143,12 +143,10 @@ def _deciding(execution: Execution) -> Iterator[Path]:
     """Files that decide which code runs, or bear it."""
     yield from (execution.plan_path, execution.checked.job_path)
     functions = [part.function for part in execution.checked.job.reward.parts if part.function is not None]
-    if not functions:
-        return  # nothing is imported from the folder
-    folder = execution.checked.paths.reward_folder
-    own = [file.parent for name in functions if (file := module_file(folder, name)) is not None]
-    found = (path for place in {folder, *own} for path in _importable(place))
-    yield from itertools.islice(found, MOST_FILES)
+    if functions:  # else nothing is imported from the folder
+        folder = execution.checked.paths.reward_folder
+        yield from filter(None, (module_file(folder, name) for name in functions))
+        yield from itertools.islice(_importable(folder), MOST_FILES)
 
 
 def _importable(folder: Path) -> Iterator[Path]:

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,12 +31,11 @@ from ..placement.actor_placer import ActorPlacer
 from ..placement.live_nodes import on_node
 from ..processes.actors import ACTOR_OPTIONS, end_actor, retrieved, track
 from ..processes.faults import (
-    SAME_DEATHS,
     ActorFailed,
     ErrorClass,
     MemoryRanOut,
+    Recurrences,
     classify,
-    counted,
     failure,
     fatal_text,
     out_of_memory,
@@ -216,7 +214,7 @@ class EngineHandle:
         self.config, self._placer = config, placer
         self.alive, self.version = False, ""
         self._sent = ""  # the version that it was sent last
-        self._deaths = Counter[tuple[str, str]]()  # by cause and version
+        self._deaths = Recurrences()  # by the version of the weights
         self._tell, self._supervisor, self._spawn, self._end = tell, supervisor, spawn, end
         self.lives = 0
         """How often its process was started: what was agreed with an earlier one is void."""
@@ -224,8 +222,6 @@ class EngineHandle:
         self._process: EngineProcess | None = None
         self._repair: asyncio.Task[None] | None = None
         self._given_up: RunFailed | InputError | None = None
-        self.ends_run = False
-        """Whether it died of what would be the death of any engine, so that the run ends (`check`)."""
         self._counted = 0  # the life of which the placer knows that it failed
         self.spared: Callable[[], bool] = lambda: False
         """Whether a run can begin without the engine."""
@@ -332,7 +328,7 @@ class EngineHandle:
         self._process.end(why)
         self._kill(self._process)
         if (end := self._recurs(why)) is not None:
-            if self.ends_run:
+            if isinstance(end, MemoryRanOut):
                 self._given_up = end
                 self._tell(end)
             else:
@@ -345,13 +341,11 @@ class EngineHandle:
     def _recurs(self, why: str) -> RunFailed | None:
         """Why the engine is not started again: it has died so often of this with the same weights, and would again."""
         cause = "memory" if out_of_memory(why) else RECEIVE if RECEIVE in why and fatal_text(why) else ""
-        self._deaths[cause, self._sent] += 1
-        times = self._deaths[cause, self._sent]
-        if not self._sent or times < (2 if cause else SAME_DEATHS):
+        often = self._deaths.again(cause, self._sent)
+        if often is None or not self._sent:
             return None
-        self.ends_run = cause == "memory"  # of any engine that decodes these samples
-        text = f"{self.name}: {why}, {counted(times)} with the weights {self._sent}"
-        return MemoryRanOut(text) if self.ends_run else RunFailed(text)
+        text = f"{self.name}: {why}, {often} with the weights {self._sent}"
+        return MemoryRanOut(text) if cause == "memory" else RunFailed(text)
 
     def leave_node(self, why: str) -> None:
         """Its node is another from now on: start it there, also if it was given up."""
@@ -379,6 +373,11 @@ class EngineHandle:
     def given_up(self) -> bool:
         """Whether the engine could not be started, and is not tried again."""
         return self._given_up is not None
+
+    @property
+    def ends_run(self) -> bool:
+        """Whether it died of what would be the death of any engine that decodes its samples (`check`)."""
+        return isinstance(self._given_up, MemoryRanOut)
 
     def check(self) -> None:
         """Raises RunFailed or InputError if the engine was given up."""

@@ -17,6 +17,8 @@ from __future__ import annotations
 import enum
 import errno
 import re
+from collections import Counter
+from collections.abc import Hashable
 from typing import ClassVar
 
 from ray import exceptions as of_ray
@@ -109,9 +111,20 @@ SAME_DEATHS = 8
 """So many deaths of a process at the same step, or with the same weights, are no accident, whatever they are of."""
 
 
-def counted(times: int) -> str:
-    """How often something happened, in words that follow it."""
-    return "for the second time" if times == 2 else f"for the {times}th time"
+class Recurrences:
+    """Counts deaths by their cause and by where they happened, a step or a version of weights."""
+
+    def __init__(self) -> None:
+        self._deaths = Counter[tuple[str, Hashable]]()
+
+    def again(self, cause: str, where: Hashable) -> str | None:
+        """Count a death; how often it happened by now, in words that follow it, where it would happen again: the second
+        time for a `cause` that is named, the `SAME_DEATHS`th for any other (""). Else None."""
+        self._deaths[cause, where] += 1
+        times = self._deaths[cause, where]
+        if times < (2 if cause else SAME_DEATHS):
+            return None
+        return "for the second time" if times == 2 else f"for the {times}th time"
 
 
 def classify(error: BaseException) -> ErrorClass:

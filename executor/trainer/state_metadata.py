@@ -11,7 +11,7 @@ whoever can write to a checkpoint's folder runs code in each rank, and in whoeve
 from __future__ import annotations
 
 import pickle
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 import torch
@@ -69,27 +69,34 @@ def _member(kind: Any, name: str) -> Any:
 class TensorReader(FileSystemReader):
     """torch's reader of a checkpoint's folder, which runs nothing that stands there."""
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._tables: dict[Path, metadata.Metadata] = {}  # a large one takes seconds to read
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> metadata.Metadata:
-        """The table of the tensors. Raises InputError if it is none, or holds anything else, OSError."""
-        path = self._get_metadata_path(kwargs.get("rank"))
-        with self.fs.create_stream(path, "rb") as file:
-            try:
-                table = _TableUnpickler(file).load()
-                kinds = {type(entry) for entry in table.state_dict_metadata.values()}
-                files = {info.relative_path for info in table.storage_data.values()}
-                own = all(isinstance(name, str) and PurePath(name).name == name != ".." for name in files)
-                plain = type(table.state_dict_metadata) is type(table.storage_data) is dict
-                plain &= table.storage_meta is None or type(table.storage_meta) is metadata.StorageMeta
-                if (
-                    not plain
-                    or type(table) is not metadata.Metadata
-                    or kinds - {metadata.TensorStorageMetadata}
-                    or not own
-                ):
-                    raise pickle.UnpicklingError("describes other things than tensors in files of its folder")
-            except Exception as error:  # noqa: BLE001 - of any bytes the unpickler raises anything
-                todo = "nothing of it was run; load a checkpoint that rlplan wrote"
-                raise InputError(f"is no table of a checkpoint's tensors: {error}; {todo}", str(path)) from None
+        """The table of the tensors, read once. Raises InputError if it is none, or holds anything else, OSError."""
+        path = Path(self._get_metadata_path(kwargs.get("rank")))
+        if path not in self._tables:
+            with self.fs.create_stream(path, "rb") as file:
+                try:
+                    self._tables[path] = _checked(_TableUnpickler(file).load())
+                except Exception as error:  # noqa: BLE001 - of any bytes the unpickler raises anything
+                    todo = "nothing of it was run; load a checkpoint that rlplan wrote"
+                    raise InputError(f"is no table of a checkpoint's tensors: {error}; {todo}", str(path)) from None
+        table = self._tables[path]
         table.storage_meta = table.storage_meta or metadata.StorageMeta()
         table.storage_meta.load_id = self.load_id
         return table
+
+
+def _checked(table: Any) -> metadata.Metadata:
+    """A table of tensors in files of its own folder. Raises UnpicklingError for anything else, or AttributeError."""
+    found: metadata.Metadata = table
+    plain = type(table) is metadata.Metadata and type(table.state_dict_metadata) is type(table.storage_data) is dict
+    if plain and (table.storage_meta is None or type(table.storage_meta) is metadata.StorageMeta):
+        kinds = {type(entry) for entry in table.state_dict_metadata.values()}
+        files = {info.relative_path for info in table.storage_data.values()}
+        own = all(isinstance(name, str) and PurePath(name).name == name != ".." for name in files)
+        if own and not kinds - {metadata.TensorStorageMetadata}:
+            return found
+    raise pickle.UnpicklingError("describes other things than tensors in files of its folder")
