@@ -35,16 +35,39 @@ START_S = 60.0
 def signalled(number: signal.Signals, name: str, belongs: Callable[[Process], bool]) -> Injector:
     """A fault that sends a signal to a random process of a kind; `belongs` tells whether a process is of the kind."""
 
+    def strike(driver: Driver, pid: int) -> bool:
+        _signal(number, pid)
+        return True
+
+    return on_one(strike, f"{number.name} {name}", belongs)
+
+
+def ordered(order: str, name: str, belongs: Callable[[Process], bool]) -> Injector:
+    """A fault that a random process of a kind carries out itself (inside.py), if it works just now."""
+    return on_one(lambda driver, pid: driver.order(pid, order), f"{order} in {name}", belongs)
+
+
+def on_one(strike: Callable[[Driver, int], bool], what: str, belongs: Callable[[Process], bool]) -> Injector:
+    """A fault that strikes a random process of a kind; `strike` tells whether it did."""
+
     def inject(driver: Driver, rng: random.Random) -> str | None:
         able = [process for process in driver.processes() if belongs(process)]
-        if not able:
-            return None
-        chosen = rng.choice(able)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(chosen.pid, number)
-        return f"{number.name} {name} (process {chosen.pid})"
+        chosen = rng.choice(able) if able else None
+        return None if chosen is None or not strike(driver, chosen.pid) else f"{what} (process {chosen.pid})"
 
     return inject
+
+
+def _signal(number: signal.Signals, *pids: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _later(seconds: float, action: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
 
 
 def _actor(name: str) -> Callable[[Process], bool]:
@@ -63,17 +86,14 @@ def kill_driver(driver: Driver, rng: random.Random) -> str | None:
 
 def pause_driver(driver: Driver, rng: random.Random) -> str | None:
     """SIGSTOP of the driver for some seconds, as on a host that freezes: no other process may be restarted for it."""
-    pid = driver.pid
-    os.kill(pid, signal.SIGSTOP)
-
-    def go_on() -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-
-    timer = threading.Timer(PAUSED_S, go_on)
-    timer.daemon = True
-    timer.start()
+    pause(driver.pid)
     return f"SIGSTOP driver for {PAUSED_S:g} s"
+
+
+def pause(*pids: int) -> None:
+    """SIGSTOP, and SIGCONT after some seconds."""
+    _signal(signal.SIGSTOP, *pids)
+    _later(PAUSED_S, lambda: _signal(signal.SIGCONT, *pids))
 
 
 def tear_trace(driver: Driver, rng: random.Random) -> str | None:
@@ -115,9 +135,7 @@ def fill_disk(driver: Driver, rng: random.Random) -> str | None:
         for pid, limits in before:
             _limit(pid, limits)
 
-    timer = threading.Timer(FULL_S, empty)
-    timer.daemon = True
-    timer.start()
+    _later(FULL_S, empty)
     return f"no space on the disk for {FULL_S:g} s, for the {victims}"
 
 
@@ -127,19 +145,6 @@ def _limit(pid: int, limits: tuple[int, int] | None) -> tuple[int, int] | None:
         return resource.prlimit(pid, resource.RLIMIT_FSIZE, *([] if limits is None else [limits]))
     except ProcessLookupError:
         return None
-
-
-def ordered(order: str, name: str, belongs: Callable[[Process], bool]) -> Injector:
-    """A fault that a random process of a kind carries out itself (inside.py)."""
-
-    def inject(driver: Driver, rng: random.Random) -> str | None:
-        able = [process for process in driver.processes() if belongs(process)]
-        chosen = rng.choice(able) if able else None
-        if chosen is None or not driver.order(chosen.pid, order):
-            return None  # there is none, or it does not work just now
-        return f"{order} in {name} (process {chosen.pid})"
-
-    return inject
 
 
 def of_driver(order: str) -> Injector:
@@ -153,17 +158,8 @@ def stop_head(driver: Driver, rng: random.Random) -> str | None:
     head = [each.pid for each in driver.processes() if each.command.split(" ")[0].rpartition("/")[2] in names]
     if not head:
         return None
-    for pid in head:
-        _signal(pid, signal.SIGSTOP)
-    timer = threading.Timer(PAUSED_S, lambda: [_signal(pid, signal.SIGCONT) for pid in head])
-    timer.daemon = True
-    timer.start()
+    pause(*head)
     return f"SIGSTOP Ray's head for {PAUSED_S:g} s (processes {', '.join(map(str, head))})"
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def fail_starts(driver: Driver, rng: random.Random) -> str | None:
@@ -171,12 +167,12 @@ def fail_starts(driver: Driver, rng: random.Random) -> str | None:
     engines = {process.pid for process in driver.processes() if _actor("RolloutEngine")(process)}
     if not engines:
         return None
-    _signal(chosen := rng.choice(sorted(engines)), signal.SIGKILL)
+    _signal(signal.SIGKILL, chosen := rng.choice(sorted(engines)))
     end = time.monotonic() + START_S
     while time.monotonic() < end:
         for process in driver.processes():
             if _actor("RolloutEngine")(process) and process.pid not in engines:
-                _signal(process.pid, signal.SIGKILL)
+                _signal(signal.SIGKILL, process.pid)
                 return f"SIGKILL engine (process {chosen}) and its start in place (process {process.pid})"
         time.sleep(0.1)
     return f"SIGKILL engine (process {chosen})"
