@@ -3,9 +3,8 @@
 The rule. What decides which code runs are the plan, job.yaml, and for a reward function the Python beside both. A file
 of these is a stranger's if neither this user nor root owns it, or if everybody may write to it. Of a stranger's file a
 person is asked once; without a terminal the command says the digest of all these files, and `--trust DIGEST` stands for
-the answer. Each file that was accepted is kept by its digest in the user's state folder, so that one that changes is
-asked about again, and no other.
-Solving, checking and showing execute nothing of a document, so they ask nothing.
+the answer. Each file that was accepted is kept by path and content in the user's state folder, so that one that changes
+is asked about again, and no other. Solving, checking and showing execute nothing of a document, so they ask nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,13 +50,20 @@ class Reach(NamedTuple):
         return f"{self.verb:{_COLUMNS}}{self.text}"
 
 
-class Trust(NamedTuple):
-    """What executions run: in lines; which files that decide it are a stranger's, by path why and the digest of each;
-    the digest of all that decide it."""
+@dataclass(frozen=True)
+class Trust:
+    """What executions run: in lines; which files that decide it are a stranger's, and why; all files that decide it,
+    which are read once their digest is asked for."""
 
     reach: list[Reach]
-    strange: dict[Path, tuple[str, str]]
-    digest: str
+    strange: dict[Path, str]
+    files: Sequence[Path]
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all files that decide what is run, by name and content."""
+        told = json.dumps(sorted([path.name, _digest(path)] for path in self.files))
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     def data(self) -> dict[str, Any]:
         """For --json."""
@@ -73,11 +81,8 @@ def trust_of(executions: Sequence[Execution], *further: Path) -> Trust:
     reach = list(dict.fromkeys(each for execution in executions for each in _reach(execution)))
     files = {path.resolve() for execution in executions for path in _deciding(execution)}
     files |= {path.resolve() for path in further}
-    found = {path: _digest(path) for path in sorted(files) if path.is_file()}
-    strange = {path: (why, found[path]) for path in found if (why := _why_strange(path)) is not None}
-    told = json.dumps(sorted([path.name, digest] for path, digest in found.items()))
-    digest = hashlib.sha256(told.encode()).hexdigest()[:16]
-    return Trust(reach, strange, digest)
+    found = [path for path in sorted(files) if path.is_file()]
+    return Trust(reach, {path: why for path in found if (why := _why_strange(path)) is not None}, found)
 
 
 def must_be_trusted(trust: Trust, accepted: str | None, plan: Path) -> None:
@@ -87,8 +92,11 @@ def must_be_trusted(trust: Trust, accepted: str | None, plan: Path) -> None:
         raise InputError(
             f"--trust {accepted}: what it runs has digest {trust.digest} by now; read it again: --dry-run", str(plan)
         )
-    kept = _kept() if trust.strange else set()
-    unknown = {path: why for path, (why, digest) in trust.strange.items() if _entry(path, digest) not in kept}
+    if not trust.strange:
+        return
+    entries = {path: _entry(path) for path in trust.strange}
+    kept = _kept()
+    unknown = {path: why for path, why in trust.strange.items() if entries[path] not in kept}
     if not unknown:
         return
     if accepted is None:
@@ -102,12 +110,12 @@ def must_be_trusted(trust: Trust, accepted: str | None, plan: Path) -> None:
         click.echo("\n".join([*trust.lines, *(f"{path} {why}" for path, why in unknown.items())]), err=True)
         if not click.confirm("Run it?", err=True):
             raise InputError("is not run", str(plan))
-    _keep([_entry(path, digest) for path, (_, digest) in trust.strange.items()])
+    _keep(list(entries.values()))
 
 
-def _entry(path: Path, digest: str) -> str:
-    """What is kept of a file that was accepted, where it lies and as it was."""
-    return hashlib.sha256(f"{path}\0{digest}".encode()).hexdigest()
+def _entry(path: Path) -> str:
+    """What is kept of a file that was accepted, where it lies and as it is."""
+    return hashlib.sha256(f"{path}\0{_digest(path)}".encode()).hexdigest()
 
 
 # ---- what is run ----

@@ -91,7 +91,9 @@ ENDS = {
 @pytest.fixture
 def nothing_strange(monkeypatch):
     """Groups that are made up here have no documents."""
-    monkeypatch.setattr("rlplan.cli.shared.trust.trust_of", lambda *_: Trust([], {}, "d"))
+    nothing = Trust([], {}, [])
+    vars(nothing)["digest"] = "d"
+    monkeypatch.setattr("rlplan.cli.shared.trust.trust_of", lambda *_: nothing)
 
 
 @pytest.mark.usefixtures("nothing_strange")
