@@ -20,21 +20,16 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from ...plans.yaml.errors import InputError
 
-_OF_METADATA = (
+_DESCRIPTIONS = (
     "Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex", "StorageMeta",
-    "_MEM_FORMAT_ENCODING",
 )  # fmt: skip
 _MADE = {
-    *((metadata.__name__, name) for name in _OF_METADATA),
+    *((metadata.__name__, name) for name in (*_DESCRIPTIONS, "_MEM_FORMAT_ENCODING")),
     (filesystem.__name__, "_StorageInfo"), (filesystem.__name__, "_StoragePrefix"),
     ("torch", "Size"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict"),
     ("pathlib", "PosixPath"), ("pathlib._local", "PosixPath"),  # Python 3.13
 }  # fmt: skip
 """Names, each with its module, that a table of tensors is made of; beside them torch's types of numbers."""
-
-
-_WITH_STATE = ("Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex",
-               "StorageMeta")  # fmt: skip
 
 
 class _TableUnpickler(pickle._Unpickler):  # in Python, so that BUILD can be refused
@@ -44,7 +39,7 @@ class _TableUnpickler(pickle._Unpickler):  # in Python, so that BUILD can be ref
         """Set attributes of a description alone, and by its own way of it: elsewhere, or with a state of slots, a table
         could replace methods."""
         state, made = self.stack[-1], type(self.stack[-2])  # type: ignore[attr-defined]
-        known = made in (*(getattr(metadata, name) for name in _WITH_STATE), filesystem._StorageInfo)
+        known = made in (*(getattr(metadata, name) for name in _DESCRIPTIONS), filesystem._StorageInfo)
         if not known or (isinstance(state, tuple) and not hasattr(made, "__setstate__")):
             raise pickle.UnpicklingError(f"sets attributes of {made.__name__}")
         super().load_build()  # type: ignore[misc]
