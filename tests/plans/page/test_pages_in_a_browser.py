@@ -113,13 +113,14 @@ def test_a_page_that_follows_a_run_leaves_the_reader_in_place(width, tmp_path, o
         }""")
         top = page.evaluate(REWARD_TOP)
         opened_before = page.evaluate(OPEN_DETAILS)
-        assert "step 4 of 40" in page.inner_text(".live") and "4 of 40" in page.inner_text(".card")
+        until(page, "document.querySelector('.live').innerText.includes('step 4 of 40')")
+        assert "4 of 40" in page.inner_text(".card")
         with (home / "trace.jsonl").open("a") as file:
             file.write("".join(events[ends[3] + 1 : ends[7] + 1]))
         watched.look()
         server.wake()
         until(page, "document.querySelector('.card').innerText.includes('8 of 40')")
-        assert "step 8 of 40" in page.inner_text(".live")
+        until(page, "document.querySelector('.live').innerText.includes('step 8 of 40')")
         assert page.evaluate("document.querySelector('#reward .chart').dataset.mine") == "1"
         assert page.evaluate(REWARD_TOP) == pytest.approx(top, abs=2) and page.evaluate("scrollY") > 200
         assert page.evaluate(OPEN_DETAILS) == opened_before and "1" in opened_before
