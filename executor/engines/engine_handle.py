@@ -247,8 +247,7 @@ class EngineHandle:
         """Start the engine; a start that its process does not survive is tried again. Raises RunFailed, unless the
         engine is given up and `spared`.
 
-        Where its node was lost and none is there in its place, the start goes on beside what follows: the engine is
-        told to be back when it is up.
+        Where its node was lost and no other is there, the start goes on beside what follows, until the engine is back.
         """
         self._given_up = None
         starts = asyncio.create_task(self._supervisor.start(self), name=f"start of {self.name}")
@@ -275,6 +274,8 @@ class EngineHandle:
             self.config = replace(self.config, node_id=placed.node_id, cores=placed.cores, gpus=placed.gpus)
         if self.room is not None:
             await self.room(self.name)
+            if self._placer is not None and self._placer.waits(self.name):
+                raise ActorFailed(self.name, "its node was left while it waited for room on its devices")
 
     async def launch(self) -> None:
         """One try of a start, for the supervisor. Raises RunFailed."""

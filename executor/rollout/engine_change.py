@@ -73,10 +73,7 @@ class LeavingEngines(EngineChange):
         return self._freed and not self._new_are_up
 
     def _capacity(self) -> int:
-        staying = [self._opened.engines[number] for number in self._staying]
-        if not all(engine.alive for engine in staying) or not self._allowed():
-            return -1
-        return min(engine.facts.kv_capacity_tokens for engine in staying)
+        return self._shared_out(self._opened.engines[number] for number in self._staying) if self._allowed() else -1
 
     def _decided(self) -> Releases:
         return [(number, self._opened.ledger.requests_on(number)) for number in sorted(self._leaving)]

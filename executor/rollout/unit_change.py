@@ -168,14 +168,8 @@ class RoundUnits(EngineChange):
         return len(self.out | self._came) == len(self._opened.engines)
 
     def _capacity(self) -> int:
-        """The tail has the KV tokens of those that it would keep, shared out among the planned number of them; none if
-        one of them is away."""
-        assert self._decision is not None
         kept = frozenset(sorted(self._held)[: self._where.keep])
-        staying = [engine for engine in self._opened.engines if self._units(engine) <= kept]
-        if not staying or not all(engine.alive for engine in staying):
-            return -1
-        return sum(engine.facts.kv_capacity_tokens for engine in staying) // self._decision.stay
+        return self._shared_out(engine for engine in self._opened.engines if self._units(engine) <= kept)
 
     def _decided(self) -> Releases:
         """Report the tail; no request is released before the group takes units."""

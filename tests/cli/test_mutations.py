@@ -61,6 +61,8 @@ def mutations(draw: st.DrawFn, file: str) -> str:
     value = yaml.safe_load(text)
     for _ in range(draw(st.integers(1, 4))):
         places = list(nodes(value))
+        if not places:  # the last node is gone
+            break
         loc = draw(st.sampled_from(places))
         parent, key = holder(value, loc), loc[-1]
         how = draw(st.sampled_from(["delete", "replace", "scale", "scale", "copy", "rename", "double"]))

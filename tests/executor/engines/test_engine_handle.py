@@ -450,6 +450,33 @@ def test_a_start_that_is_in_the_way_ends_and_is_placed_anew(left):
     played(scene())
 
 
+def test_an_engine_that_waits_for_room_leaves_its_node_too():
+    class Nodes:
+        node = "bad"
+
+        def waits(self, name):
+            return self.node == "lost"
+
+        async def engine(self, name):
+            self.node = "good" if self.waits(name) else self.node
+            return ActorPlacement(self.node, self.node, (), (), 1)
+
+    async def scene():
+        fakes, nodes = Scene(1, ""), Nodes()
+        (engine,) = fakes.engines
+
+        async def room(name):
+            await asyncio.sleep(1.0)
+            nodes.node = "good" if nodes.node == "good" else "lost"
+
+        engine._placer, engine.room = nodes, room
+        await engine.start()
+        assert engine.alive and engine.config.node_id == "good" and len(fakes.actors) == 1
+        await fakes.fleet.close()
+
+    played(scene())
+
+
 def test_what_was_sent_to_a_dead_engine_never_reaches_its_successor(play):
     async def body(fakes):
         (engine,) = fakes.engines

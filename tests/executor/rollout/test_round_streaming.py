@@ -108,6 +108,24 @@ async def test_a_training_fault_ends_the_round_but_a_death_waits(stage, fails):
     assert now_s() - began == pytest.approx(ended, abs=0.1)
 
 
+@pytest.mark.parametrize("given_up, away, running, freed", [
+    ((), (), 2, True), ((0,), (), 2, False), ((0,), (), 1, True), ((), (0,), 1, False), ((0, 1), (), 1, False),
+    ((2,), (2,), 2, True),
+])  # fmt: skip
+def test_engines_that_were_given_up_hold_nothing_and_hinder_no_hand_over(given_up, away, running, freed):
+    facts = SimpleNamespace(kv_capacity_tokens=100)
+    engines = [
+        SimpleNamespace(facts=facts, given_up=n in given_up, alive=n not in (*given_up, *away)) for n in range(3)
+    ]
+    requests = {"samples": {}, "running_tokens": lambda held: [100] * running, "requests_on": lambda n: [n]}
+    ledger = SimpleNamespace(now_s=lambda: 1.0, **requests)
+    decision = HandOver(RoundHandOver(engines=1, at_finished=0.5, growth_tokens=0), SAMPLES, 3)
+    decision.finished = SAMPLES
+    streaming = RoundStreaming(Adds(), UPDATE, [0], asyncio.sleep, decision)
+    streaming.begin(SimpleNamespace(engines=engines, ledger=ledger, machine=None))
+    assert streaming._decide({}) == ([(2, [2])] if freed else []) and decision.freed == freed
+
+
 def test_a_stream_that_is_abandoned_trains_nothing_more():
     async def body():
         trainer, prepared = Adds(), []
