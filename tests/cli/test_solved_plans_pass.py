@@ -243,9 +243,10 @@ def test_some_solved_plans_are_sound_and_start(folder):
 
 @pytest.mark.search
 def test_every_solved_plan_is_sound_and_starts(folder):
-    ends = ends_of(folder, 200)
+    examples = 80 if settings.default.derandomize else 400  # a second each
+    ends = ends_of(folder, examples)
     # What hypothesis draws varies with the modules that are loaded: of 200 cases none to 27 were beyond this executor.
-    assert ends["passed"] >= 40, ends
+    assert ends["passed"] >= examples / 5, ends
 
 
 @pytest.mark.parametrize("gpu, model", [("H100", "Qwen2.5-7B"), ("H800", "Qwen2.5-14B")])
