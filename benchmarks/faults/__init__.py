@@ -1,6 +1,6 @@
 """A hundred random faults in one run, and whether the run trains the same samples as a run without faults.
 
-    python -m benchmarks.faults [--faults 100] [--steps 30] [--seed 0] [--json] [--keep DIR]
+    python -m benchmarks.faults [--faults 100] [--steps 45] [--seed 0] [--json] [--keep DIR]
 
 The demo's job runs twice by one plan (two engines, two trainer ranks, mode `exact`): once without and once with
 faults. Faults come in bursts, so that some strike while the run still recovers from others:

@@ -20,7 +20,7 @@ console = Console(stderr=True)
 
 @click.command()
 @click.option("--faults", "count", type=click.IntRange(min=1), default=100, show_default=True, help="How many.")
-@click.option("--steps", type=click.IntRange(min=4), default=30, show_default=True, help="Optimizer steps of each run.")
+@click.option("--steps", type=click.IntRange(min=4), default=45, show_default=True, help="Optimizer steps of each run.")
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of the faults: which, when, on which process."
 )

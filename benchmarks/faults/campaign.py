@@ -15,7 +15,7 @@ BURST = 10
 """Faults of a burst come within seconds of each other; the next burst waits until the run has made a step."""
 SPREAD_S = 2.0
 RECOVERY_DEADLINE_S = 240.0
-STRIKE_S = 60.0
+STRIKE_S = 20.0
 """In which a fault finds a process of its kind, or another fault strikes in its place."""
 
 
