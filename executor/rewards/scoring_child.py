@@ -22,7 +22,6 @@ only the process that was started answers, never a copy of it that the function 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -53,9 +52,7 @@ def main(requests: int, answers: int, fields: dict[str, Any], explains: bool = F
     `explains`: the answers have the steps of each verdict, too.
     """
     config = ScorerConfig(**fields | {name: tuple(fields[name]) for name in ("packages", "environment")})
-    if config.reward_kind in ("math", "format"):  # the others may have sandboxes, which mount and gain privileges
-        with contextlib.suppress(OSError):  # a kernel without Landlock
-            own_processes_only()
+    notes = see_own_processes_only(config.reward_kind)
     die_with_parent()
     for descriptor in (requests, answers):
         os.set_inheritable(descriptor, False)
@@ -78,7 +75,7 @@ def main(requests: int, answers: int, fields: dict[str, Any], explains: bool = F
     if scorer is None:
         put({"problem": problem, "failure": failure})
         return
-    up = {"margin_s": scorer.margin_s, "notes": scorer.notes, "hidden": hides_memory()}
+    up = {"margin_s": scorer.margin_s, "notes": (*notes, *scorer.notes), "hidden": hides_memory()}
     put({"problem": None, "failure": None, **up})
     # Python's own handler would turn it into nothing; the default ends the process, which is meant.
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
@@ -92,6 +89,17 @@ def main(requests: int, answers: int, fields: dict[str, Any], explains: bool = F
             worn = _batch(scorer, batch, rows, budget_s, put, explains, sandboxed)
             worn = worn or (not sandboxed and address_space_bytes() - before > WORN_SHARE * config.memory_bytes)
             put({"batch": batch, "worn": worn})
+
+
+def see_own_processes_only(reward_kind: str) -> tuple[str, ...]:
+    """Keep this process from looking into those that it did not start, if it scores mathematics or a format; returns a
+    note where the kernel cannot. Other rewards may have sandboxes, which mount and gain privileges."""
+    if reward_kind in ("math", "format"):
+        try:
+            own_processes_only()
+        except OSError as error:
+            return (f"reward {reward_kind}: its process could look into others of this user ({error})",)
+    return ()
 
 
 def _batch(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplan.executor.rewards import worker
+from rlplan.executor.rewards import scoring_child, worker
 from rlplan.executor.rewards.functions import ScorerConfig
 from rlplan.executor.rewards.sandbox.visible_files import REFER_SINCE, landlock_version, own_processes_only
 from rlplan.executor.rewards.worker import RewardWorker
@@ -271,3 +271,13 @@ def test_mathematics_looks_into_no_process_that_it_did_not_start(tmp_path):
                 os._exit(0 if before and own else 2)
         os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_kernel_that_does_not_keep_processes_apart_is_told(monkeypatch):
+    def too_old():
+        raise OSError("Landlock is too old")
+
+    monkeypatch.setattr(scoring_child, "own_processes_only", too_old)
+    (note,) = scoring_child.see_own_processes_only("math")
+    assert note == "reward math: its process could look into others of this user (Landlock is too old)"
+    assert scoring_child.see_own_processes_only("code") == ()
