@@ -3,9 +3,9 @@
     python -m benchmarks.steady_memory [--steps 500] [--json] [--keep DIR]
 
 Once a second the resident memory of the driver, each trainer rank, engine, core and reward worker is read, of each step
-the last reading is kept. `growth` is the median of the last fifth of the steps less that of the second fifth (what
-comes before is warm-up); `flat` says whether all kinds of process were there all the time, and none grew by more than
-2 % and 8 MiB.
+the last reading is kept; `bytes_by_tenth` has the median of each tenth of the steps. `growth` is the median of the last
+fifth of the steps less that of the second fifth (what comes before is warm-up); `flat` says whether all kinds of
+process were there all the time, and none grew by more than 2 % and 8 MiB.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def main(steps: int, keep: Path | None, as_json: bool) -> None:
         if min(by_step) < steps / 5 and max(by_step) >= 4 * steps / 5:  # not one that was started in place of another
             before, grown = growth(by_step, steps)
             flat = grown <= max(SPARE_SHARE * before, SPARE_BYTES)
-            rows[name] = {"bytes": before, "growth": grown, "flat": flat}
+            tenths = [[size for step, size in by_step.items() if step * 10 // (steps + 1) == n] for n in range(10)]
+            by_tenth = [round(statistics.median(sizes)) for sizes in tenths if sizes]
+            rows[name] = {"bytes": before, "growth": grown, "flat": flat, "bytes_by_tenth": by_tenth}
     kinds = {name.rpartition(" ")[0] or name for name in rows}
     flat = {"driver", *KINDS.values()} <= kinds and all(row["flat"] for row in rows.values())
     tell({"steps": steps, "processes": rows, "flat": flat}, as_json)

@@ -4,6 +4,7 @@ weights an output was decoded."""
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 from ...plans.facts.device_shares import KV_VALUE_BYTES
@@ -26,9 +27,11 @@ vLLM refuses to start if less than `gpu_memory_utilization` is free; the engine 
 CPU_BATCHED_TOKENS, GPU_BATCHED_TOKENS = 4096, 8192
 
 
+KERNELS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 KEPT_KERNELS = 384
-"""Compiled products that oneDNN keeps in a process on a CPU, one for each shape of weights and number of tokens, of about
-0.5 MB. Of its own 1,024 an engine fills more for 1,000 steps and longer; a product that is compiled again takes 0.5 ms."""
+"""Compiled products that oneDNN keeps in an engine on a CPU unless the environment has another number: one for each
+shape of weights and number of tokens, about 0.5 MB each. oneDNN's own 1,024 take hundreds of steps to fill 500 MB; to
+compile a product again takes 0.5 ms."""
 
 
 def environment(config: EngineConfig) -> dict[str, str]:
@@ -46,7 +49,7 @@ def environment(config: EngineConfig) -> dict[str, str]:
         env["OMP_NUM_THREADS"] = "1"
         # Else the first requests compile two functions of the sampler: 4 CPU seconds of a start, and no faster steps.
         env["TORCHDYNAMO_DISABLE"] = "1"
-        env["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = str(KEPT_KERNELS)
+        env[KERNELS] = os.environ.get(KERNELS, str(KEPT_KERNELS))
         return env
     # Drawing by seeds, drafts and reloaded weights are written for vLLM's first model runner, the only one on CPUs. On
     # GPUs vLLM would take its second one for some models.
