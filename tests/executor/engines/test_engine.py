@@ -21,6 +21,7 @@ from rlplan.executor.engines.messages import EngineConfig, EngineEvent, Request,
 from rlplan.executor.engines.vllm_options import (
     ALIVE_TOKENS,
     CORES,
+    KERNELS,
     MIN_P,
     SEED,
     context_tokens,
@@ -509,6 +510,7 @@ def test_drafts_and_checksums_are_asked_of_the_ranks(vllm):
 def test_an_engine_on_cores_and_one_on_gpus_have_their_own_options(monkeypatch):
     cpu, gpu = environment(CONFIG), environment(replace(CONFIG, device="cuda", gpus=("1", "4")))
     assert (cpu[CORES], cpu["OMP_NUM_THREADS"]) == ("3|5", "1") and CORES not in gpu
+    assert cpu[KERNELS] == "128" and KERNELS not in gpu
     assert gpu["CUDA_VISIBLE_DEVICES"] == "1,4" and gpu["VLLM_USE_V2_MODEL_RUNNER"] == "0"
     assert "CUDA_VISIBLE_DEVICES" not in environment(replace(CONFIG, device="cuda"))
     on_cores, alone = engine_arguments(CONFIG), engine_arguments(replace(CONFIG, tp=1, cores=(3,)))
