@@ -71,7 +71,7 @@ each = @code=0; for part in $(1); do $(MAKE) --no-print-directory $$part || code
 PYTEST := $(BIN)/python -m pytest
 # A part's report; what it says from an earlier run goes first, and $(1).begun tells that the part has begun.
 begin = @mkdir -p build/tests && rm -f build/tests/$(1).xml && touch build/tests/$(1).begun
-REPORT := --junit-xml=build/tests
+REPORT := --durations=12 --junit-xml=build/tests
 # A file's tests share fixtures, so they stay in one process; engines want the cores for themselves.
 PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 

@@ -4,7 +4,8 @@
 
 Once a second the resident memory of the driver, each trainer rank, engine, core and reward worker is read, of each step
 the last reading is kept; `bytes_by_tenth` has the median of each tenth of the steps. `growth` is the median of the last
-fifth of the steps less that of the second fifth (what comes before is warm-up); `flat` says whether all kinds of
+fifth of the steps less that of the middle fifth (in the first 200 steps each engine's core compiles products for new
+numbers of tokens, of which it keeps as many as executor/engines/vllm_options.py says); `flat` says whether all kinds of
 process were there all the time, and none grew by more than 2 % and 8 MiB.
 """
 
@@ -38,8 +39,8 @@ def kind_of(command: str) -> str | None:
 
 
 def growth(by_step: dict[int, int], steps: int) -> tuple[int, int]:
-    """(median bytes in the second fifth of the steps, growth from there to the last fifth)."""
-    early = [size for step, size in by_step.items() if steps / 5 <= step < 2 * steps / 5]
+    """(median bytes in the middle fifth of the steps, growth from there to the last fifth)."""
+    early = [size for step, size in by_step.items() if 2 * steps / 5 <= step < 3 * steps / 5]
     late = [size for step, size in by_step.items() if step >= 4 * steps / 5]
     before = round(statistics.median(early))
     return before, round(statistics.median(late)) - before
