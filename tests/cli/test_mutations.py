@@ -88,6 +88,14 @@ def mutations(draw: st.DrawFn, file: str) -> str:
     return result
 
 
+@pytest.fixture(scope="module", autouse=True)
+def offline() -> Iterator[None]:
+    """No command asks the Hugging Face hub for a mistyped model: without a network it would try for a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        yield
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Inputs and plans as they ship, beside which the broken one lies."""
