@@ -38,12 +38,9 @@ def kind_of(command: str) -> str | None:
     return next((kind for begin, kind in KINDS.items() if command.startswith(begin)), None)
 
 
-def growth(by_step: dict[int, int], steps: int) -> tuple[int, int]:
-    """(median bytes in the middle fifth of the steps, growth from there to the last fifth)."""
-    early = [size for step, size in by_step.items() if 2 * steps / 5 <= step < 3 * steps / 5]
-    late = [size for step, size in by_step.items() if step >= 4 * steps / 5]
-    before = round(statistics.median(early))
-    return before, round(statistics.median(late)) - before
+def median_bytes(by_step: dict[int, int], begin: float, end: float) -> int:
+    """Median of the bytes from step `begin` up to step `end`, which is not of them; 0 where nothing was read."""
+    return round(statistics.median([size for step, size in by_step.items() if begin <= step < end] or [0]))
 
 
 def measured(plan: Path, out: Path, steps: int) -> dict[str, dict[int, int]]:
@@ -84,10 +81,10 @@ def main(steps: int, keep: Path | None, as_json: bool) -> None:
     rows = {}
     for name, by_step in seen.items():
         if min(by_step) < steps / 5 and max(by_step) >= 4 * steps / 5:  # not one that was started in place of another
-            before, grown = growth(by_step, steps)
-            flat = grown <= max(SPARE_SHARE * before, SPARE_BYTES)
-            tenths = [[size for step, size in by_step.items() if step * 10 // (steps + 1) == n] for n in range(10)]
-            by_tenth = [round(statistics.median(sizes)) for sizes in tenths if sizes]
+            before = median_bytes(by_step, 0.4 * steps, 0.6 * steps)
+            grown = median_bytes(by_step, 0.8 * steps, steps + 1) - before
+            flat = before > 0 and grown <= max(SPARE_SHARE * before, SPARE_BYTES)
+            by_tenth = [median_bytes(by_step, n * steps / 10, (n + 1) * steps / 10) for n in range(10)]
             rows[name] = {"bytes": before, "growth": grown, "flat": flat, "bytes_by_tenth": by_tenth}
     kinds = {name.rpartition(" ")[0] or name for name in rows}
     flat = {"driver", *KINDS.values()} <= kinds and all(row["flat"] for row in rows.values())

@@ -274,7 +274,7 @@ class EngineHandle:
             self.config = replace(self.config, node_id=placed.node_id, cores=placed.cores, gpus=placed.gpus)
         if self.room is not None:
             await self.room(self.name)
-            if self._placer is not None and self._placer.waits(self.name):
+            if self._placer is not None and not self._placer.stands(self.name, self.config.node_id):
                 raise ActorFailed(self.name, "its node was left while it waited for room on its devices")
 
     async def launch(self) -> None:

@@ -325,6 +325,10 @@ class ActorPlacer:
         """Whether no node is there for an engine."""
         return self.placement.engines[engine].node in self._lost
 
+    def stands(self, engine: str, node_id: str) -> bool:
+        """Whether an engine's node still is the one of that id: it was neither lost nor replaced."""
+        return not self.waits(engine) and self._nodes[self.placement.engines[engine].node].node_id == node_id
+
     # -- places --------------------------------------------------------------------------------------------------------
 
     async def engine(self, name: str) -> ActorPlacement:

@@ -215,7 +215,7 @@ def test_some_mistyped_command_lines_are_answered(folder, line):
 
 
 @pytest.mark.search
-@settings(relaxed, max_examples=100 if TIMES == 1 else 4000)  # half a second each
+@settings(relaxed, max_examples=100 if TIMES == 1 else 4000)  # a few take half a minute
 @given(command_lines())
 def test_any_mistyped_command_line_is_answered(folder, line):
     line_answered(folder, line)

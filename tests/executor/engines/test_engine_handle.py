@@ -450,12 +450,16 @@ def test_a_start_that_is_in_the_way_ends_and_is_placed_anew(left):
     played(scene())
 
 
-def test_an_engine_that_waits_for_room_leaves_its_node_too():
+@pytest.mark.parametrize("meanwhile", ["lost", "good"], ids=["its node is lost", "another node is there already"])
+def test_an_engine_that_waits_for_room_leaves_its_node_too(meanwhile):
     class Nodes:
         node = "bad"
 
         def waits(self, name):
             return self.node == "lost"
+
+        def stands(self, name, node_id):
+            return self.node == node_id
 
         async def engine(self, name):
             self.node = "good" if self.waits(name) else self.node
@@ -467,7 +471,7 @@ def test_an_engine_that_waits_for_room_leaves_its_node_too():
 
         async def room(name):
             await asyncio.sleep(1.0)
-            nodes.node = "good" if nodes.node == "good" else "lost"
+            nodes.node = meanwhile if nodes.node == "bad" else nodes.node
 
         engine._placer, engine.room = nodes, room
         await engine.start()

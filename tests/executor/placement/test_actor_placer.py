@@ -78,10 +78,12 @@ def test_a_replacement_node_with_other_packages_is_given_back(cluster):
         news = []
         keeper = ActorPlacer(two_engines(), "cpu", news.append)
         await keeper.open(own_machine=False)
-        await keeper.engine("two")
+        before = await keeper.engine("two")
+        assert keeper.stands("two", before.node_id)
         nodes.kill("127.0.0.4")
         waits = asyncio.create_task(keeper.engine("two"))
         await asyncio.sleep(10.0)
+        assert not keeper.stands("two", before.node_id)
         assert news[1].event == "node_excluded" and news[1].reason.startswith(
             "torch is 2.12 on node 127.0.0.5 and 2.13"
         )
@@ -89,6 +91,7 @@ def test_a_replacement_node_with_other_packages_is_given_back(cluster):
         assert nodes.node("127.0.0.5").free == 1
         nodes.add(1)
         assert (await waits).address == "127.0.0.6" and not keeper.waits("two")
+        assert keeper.stands("two", waits.result().node_id) and not keeper.stands("two", before.node_id)
         keeper.close()
         assert nodes.node("127.0.0.3").free == 1
 
