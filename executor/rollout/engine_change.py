@@ -73,7 +73,7 @@ class LeavingEngines(EngineChange):
         return self._freed and not self._new_are_up
 
     def _capacity(self) -> int:
-        return self._shared_out(self._opened.engines[number] for number in self._staying) if self._allowed() else -1
+        return self._kv_of_each(self._opened.engines[number] for number in self._staying) if self._allowed() else -1
 
     def _decided(self) -> Releases:
         return [(number, self._opened.ledger.requests_on(number)) for number in sorted(self._leaving)]

@@ -252,9 +252,9 @@ class EngineChange(RoundLever, ABC):
     def _capacity(self) -> int:
         """KV tokens of one engine that decodes on; -1 if the change may not be made now."""
 
-    def _shared_out(self, staying: Iterable[EngineHandle]) -> int:
-        """KV tokens of engines, as many each as the smallest has, shared out among the planned number of them; those
-        that were given up have none. -1 while one of the others is away, or if all were given up."""
+    def _kv_of_each(self, staying: Iterable[EngineHandle]) -> int:
+        """KV tokens of the engines that decode on, divided by how many the plan has of them. Each engine counts as the
+        smallest; one that was given up has none. -1 while one of the others is away, or if all were given up."""
         assert self._decision is not None
         left = [engine for engine in staying if not engine.given_up]
         if not left or not all(engine.alive for engine in left):

@@ -169,7 +169,7 @@ class RoundUnits(EngineChange):
 
     def _capacity(self) -> int:
         kept = frozenset(sorted(self._held)[: self._where.keep])
-        return self._shared_out(engine for engine in self._opened.engines if self._units(engine) <= kept)
+        return self._kv_of_each(engine for engine in self._opened.engines if self._units(engine) <= kept)
 
     def _decided(self) -> Releases:
         """Report the tail; no request is released before the group takes units."""
