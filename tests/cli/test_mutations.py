@@ -69,7 +69,7 @@ def mutations(draw: st.DrawFn, file: str) -> str:
         if how == "delete":
             del parent[key]
         elif how == "replace":
-            parent[key] = draw(st.sampled_from(ODD))
+            parent[key] = copy.deepcopy(draw(st.sampled_from(ODD)))  # later changes must not reach ODD itself
         elif how == "scale" and isinstance(parent[key], int | float) and not isinstance(parent[key], bool):
             factor = draw(st.sampled_from([0, -1, 0.5, 2, 3, 10, 1e6, 1e-6]))
             scaled = parent[key] * factor
