@@ -17,6 +17,7 @@ import ray
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.permits.permit_events import PHASES, PhaseName, PlacedJob
+from ..placement.guard import guarded
 from ..placement.live_nodes import on_node
 from ..processes.actors import track
 from .live_permits import LivePermits
@@ -131,7 +132,7 @@ def start_permits(
     journal: Path,
 ) -> Any:
     """Start the actor of a group on this node, which has its journal; it ends with the process that started it."""
-    remote: Any = ray.remote(PermitActor)
+    remote: Any = ray.remote(guarded(PermitActor))
     options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
     options |= on_node(ray.get_runtime_context().get_node_id())
     return remote.options(**options, max_concurrency=100).remote(group, permit_rule, list(jobs), str(journal.resolve()))

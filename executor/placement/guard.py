@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from typing import Any
 
 _WAIT_AND_KILL = "(while kill -0 $0; do sleep 1; done; kill -KILL 0) 2>/dev/null & read -r _; kill -KILL 0"
 
@@ -24,6 +25,17 @@ def guard_group() -> None:
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     _guards.append(subprocess.Popen(["/bin/sh", "-c", _WAIT_AND_KILL, str(os.getppid())], stdin=subprocess.PIPE))
+
+
+def guarded(actor_class: type[Any]) -> type[Any]:
+    """The class of an actor that starts its guard before anything else, also when Ray starts it again."""
+
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        guard_group()
+        actor_class.__init__(self, *arguments, **named)
+
+    # Ray names the process by the class.
+    return type(actor_class.__name__, (actor_class,), {"__init__": __init__, "__module__": actor_class.__module__})
 
 
 def guard_pid() -> int | None:

@@ -16,6 +16,7 @@ import ray
 
 from ...plans.yaml.errors import InputError, RunFailed
 from ..placement.actor_placer import ActorPlacer
+from ..placement.guard import guarded
 from ..placement.live_nodes import on_node
 from ..processes.actors import ACTOR_OPTIONS, end_actor, track
 from ..processes.faults import ActorFailed
@@ -51,7 +52,7 @@ class WorkerHung(Exception):
 
 def spawn_worker(actor_name: str, config: ScorerConfig, node_id: str = "") -> Any:
     """A new actor for a worker, on the node of this id ("": on any)."""
-    remote: Any = ray.remote(RewardWorker)
+    remote: Any = ray.remote(guarded(RewardWorker))
     options = {"name": actor_name, "max_concurrency": 1, **ACTOR_OPTIONS, **on_node(node_id)}
     return remote.options(**options).remote(config)
 

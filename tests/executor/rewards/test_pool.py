@@ -6,9 +6,12 @@ What the pool decides is tested in test_reward_supervision.py, what a worker doe
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rlplan.executor.rewards.functions import ScorerConfig
@@ -151,3 +154,44 @@ def test_a_pool_without_workers_says_so_to_whoever_waits(ray_here):
     for error in run_pool("die_on_demand", body):
         assert isinstance(error, RewardPoolDown)
         assert "no_such_module_anywhere" in str(error)
+
+
+# A driver with a reward worker and an actor of permits; it tells their processes, and the one that scores.
+DRIVER = """
+import os, sys, time
+from pathlib import Path
+import ray
+from rlplan.executor.groups.permit_actor import start_permits
+from rlplan.executor.rewards.functions import ScorerConfig
+from rlplan.executor.rewards.process import spawn_worker
+from rlplan.rounds.permits.permit_events import PlacedJob
+
+ray.init(num_cpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
+worker = spawn_worker("w", ScorerConfig("function", "reward_fakes:length", 5.0, sys.argv[1]))
+permits = start_permits("p", "g1", "multi_rate", [PlacedJob("a", ((0,), (1,)), (1.0, 1.0))], Path(sys.argv[2]))
+facts = ray.get(worker.ready.remote())
+actors = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in (worker, permits)])
+print(facts.pid, *actors, flush=True)
+time.sleep(600)
+"""
+
+
+def test_actors_that_stop_while_ray_ends_do_not_stay(tmp_path):
+    command = [sys.executable, "-c", DRIVER, str(HERE), str(tmp_path / "journal.jsonl")]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    scoring, *actors = (psutil.Process(int(pid)) for pid in driver.stdout.readline().split())
+    raylet = actors[0].parent()
+    try:
+        driver.kill()
+        while alive(raylet.pid):  # Linux wakes stopped processes whose parent ends, but not those that stop afterwards
+            time.sleep(0.001)
+        for actor in actors:
+            actor.suspend()
+        _, left = psutil.wait_procs([scoring, *actors], timeout=60)
+        assert not left
+    finally:
+        driver.kill()
+        driver.communicate()
+        for process in (scoring, *actors):
+            if process.is_running():
+                process.kill()
