@@ -17,7 +17,7 @@ import ray
 
 from ...plans.yaml.errors import RunFailed
 from ...rounds.permits.permit_events import PHASES, PhaseName, PlacedJob
-from ..placement.guard import guarded
+from ..placement.guard import STOPPED_S, guarded
 from ..placement.live_nodes import on_node
 from ..processes.actors import track
 from .live_permits import LivePermits
@@ -29,8 +29,8 @@ NAMESPACE = "rlplan"
 ASK_S = 5.0
 """Seconds after which a request for a permit is answered with "not yet"."""
 
-ACTOR_S = 60.0
-"""Seconds within which an actor that died must be there again."""
+ACTOR_S = 2.0 * STOPPED_S
+"""Seconds within which an actor that died, or stopped and was ended for it, must be there again."""
 
 CALL_S = ASK_S + 15.0
 """Seconds after which a call is given up, and made again."""

@@ -2,9 +2,10 @@
 
 A SIGKILLed actor can end nobody any more, and its engine core would hold cores and memory for ever; a stopped actor
 does not notice that Ray and the driver are gone. So the actor makes itself the leader of a process group, into which
-all that it starts is born, and a shell beside them kills the group, itself included, when either
-- the end of a pipe comes that only the actor holds: the kernel closes it when the actor is gone, also in mid-start; or
-- the actor's parent, the Ray daemon of its node, is gone, which it is soon after the driver.
+all that it starts is born, and a shell beside them kills the group, itself included, when
+- the end of a pipe comes that only the actor holds: the kernel closes it when the actor is gone, also in mid-start;
+- the actor's parent, the Ray daemon of its node, is gone, which it is soon after the driver; or
+- a signal stopped the actor STOPPED_S ago, and nobody has let it go on: whoever waits for it, hears of its death.
 """
 
 from __future__ import annotations
@@ -13,18 +14,37 @@ import os
 import subprocess
 from typing import Any
 
-_WAIT_AND_KILL = "(while kill -0 $0; do sleep 1; done; kill -KILL 0) 2>/dev/null & read -r _; kill -KILL 0"
+STOPPED_S = 60
+
+# $0: the parent, $1: the actor, $2: STOPPED_S. The third line of Linux' status names the state: T if a signal stopped it
+# (not t, by which a debugger does).
+_WAIT_AND_KILL = """
+(
+  stopped=0
+  while kill -0 $0 && [ $stopped -lt $2 ]; do
+    sleep 1
+    state=
+    { read -r _; read -r _; read -r _ state _; } < /proc/$1/status
+    if [ "$state" = T ]; then stopped=$((stopped + 1)); else stopped=0; fi
+  done
+  kill -KILL 0
+) 2>/dev/null &
+read -r _
+kill -KILL 0
+"""
 
 _guards: list[subprocess.Popen[bytes]] = []  # a guard whose pipe is closed would strike
 
 
-def guard_group() -> None:
-    """Start the guard: nothing that this process starts outlives it, and it does not outlive its parent."""
+def guard_group(stopped_s: int = STOPPED_S) -> None:
+    """Start the guard: nothing that this process starts outlives it, and it does not outlive its parent. `stopped_s`:
+    see STOPPED_S."""
     if _guards:
         return
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    _guards.append(subprocess.Popen(["/bin/sh", "-c", _WAIT_AND_KILL, str(os.getppid())], stdin=subprocess.PIPE))
+    numbers = map(str, (os.getppid(), os.getpid(), stopped_s))
+    _guards.append(subprocess.Popen(["/bin/sh", "-c", _WAIT_AND_KILL, *numbers], stdin=subprocess.PIPE))
 
 
 def guarded(actor_class: type[Any]) -> type[Any]:

@@ -93,15 +93,16 @@ child.wait()
 ACTOR = """
 import os, subprocess, time
 from rlplan.executor.placement.guard import guard_group
-guard_group()
+guard_group(stopped_s=%d)
 print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
 time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("end", ["SIGKILL of the actor", "SIGKILL of the parent of a stopped actor"])
+@pytest.mark.parametrize("end", ["SIGKILL of the actor", "SIGKILL of the parent of a stopped actor", "SIGSTOP"])
 def test_what_an_actor_started_is_gone_when_it_or_its_parent_is(end):
-    process = subprocess.Popen([sys.executable, "-c", PARENT, ACTOR], stdout=subprocess.PIPE, text=True)
+    actor_code = ACTOR % (2 if end == "SIGSTOP" else 600)
+    process = subprocess.Popen([sys.executable, "-c", PARENT, actor_code], stdout=subprocess.PIPE, text=True)
     pids = sorted(int(process.stdout.readline()) for _ in range(2))
     actor = next(p for p in map(psutil.Process, pids) if "sleep" not in p.name())
     all_of_it = [actor, *actor.children(recursive=True)]
@@ -111,6 +112,7 @@ def test_what_an_actor_started_is_gone_when_it_or_its_parent_is(end):
             actor.kill()
         else:
             actor.suspend()
+        if "parent" in end:
             process.kill()
             process.wait()  # a zombie still answers to its number
         deadline = time.monotonic() + 90

@@ -101,15 +101,20 @@ def fork_on_demand(prompt, response, answer):
     return answer
 
 
+def write_to_answers(data):
+    """Writes into the pipe that the process answers through."""
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            pipe = str(entry.readlink()).startswith("pipe:") and int(entry.name) > 2
+            if pipe and fcntl.fcntl(int(entry.name), fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+                os.write(int(entry.name), data)
+
+
 def answer_unasked(prompt, response, answer):
-    """Writes `answer` into the pipe that the process answers through: now, or after its call ended."""
+    """Answers `answer` without being asked: now, or after its call ended."""
 
     def write():
-        for entry in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError):
-                pipe = str(entry.readlink()).startswith("pipe:") and int(entry.name) > 2
-                if pipe and fcntl.fcntl(int(entry.name), fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
-                    os.write(int(entry.name), struct.pack("<I", len(answer)) + answer)
+        write_to_answers(struct.pack("<I", len(answer)) + answer)
 
     if response == "now":
         write()

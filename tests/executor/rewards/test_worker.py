@@ -140,6 +140,16 @@ def test_a_process_that_takes_no_request_is_the_machines_fault(process, monkeypa
     assert scored.detail == "the process that scores did not start: exit code 1"
 
 
+@pytest.mark.timeout(120)
+def test_garbage_in_place_of_the_first_answer_ends_a_start(made, tmp_path):
+    (tmp_path / "reward_of_garbage.py").write_text(
+        "import reward_fakes\nreward_fakes.write_to_answers(b'\\xff' * 64)\n\ndef score(*row): return 1.0\n"
+    )
+    (tmp_path / "reward_fakes.py").write_text((HERE / "reward_fakes.py").read_text())
+    facts = made("reward_of_garbage:score", tmp_path).ready()
+    assert facts.problem is None and "did not start" in facts.failure
+
+
 @pytest.mark.parametrize("copy", ["exit", "raise", "return"])
 def test_a_function_that_forks_never_moves_a_reward_to_another_sample(made, copy):
     process = made("reward_fakes:fork_on_demand")
