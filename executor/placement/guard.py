@@ -16,8 +16,8 @@ from typing import Any
 
 STOPPED_S = 60
 
-# $0: the parent, $1: the actor, $2: STOPPED_S. The third line of Linux' status names the state: T if a signal stopped it
-# (not t, by which a debugger does).
+# $0: the parent, $1: the actor, $2: STOPPED_S. The third line of Linux' status names the state: T if a signal stopped
+# it, t if a debugger did.
 _WAIT_AND_KILL = """
 (
   stopped=0
