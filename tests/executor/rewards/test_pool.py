@@ -18,6 +18,8 @@ import pytest
 from rlplan.executor.rewards.functions import ScorerConfig
 from rlplan.plans.yaml.errors import InputError
 
+from ..groups.group_runs import ALONE
+
 pytestmark = pytest.mark.engine
 
 HERE = Path(__file__).parent
@@ -163,11 +165,12 @@ import os, sys, time
 from pathlib import Path
 import ray
 from rlplan.executor.groups.permit_actor import start_permits
+from rlplan.executor.processes.actors import start_ray
 from rlplan.executor.rewards.functions import ScorerConfig
 from rlplan.executor.rewards.process import spawn_worker
 from rlplan.rounds.permits.permit_events import PlacedJob
 
-ray.init(num_cpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
+start_ray()
 worker = spawn_worker("w", ScorerConfig("function", "reward_fakes:length", 5.0, sys.argv[1]))
 permits = start_permits("p", "g1", "multi_rate", [PlacedJob("a", ((0,), (1,)), (1.0, 1.0))], Path(sys.argv[2]))
 facts = ray.get(worker.ready.remote())
@@ -179,7 +182,8 @@ time.sleep(600)
 
 def test_actors_that_stop_while_ray_ends_do_not_stay(tmp_path):
     command = [sys.executable, "-c", DRIVER, str(HERE), str(tmp_path / "journal.jsonl")]
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    # With a Ray of its own, which ends with it.
+    driver = subprocess.Popen(command, env=ALONE, stdout=subprocess.PIPE, text=True)
     scoring, *actors = (psutil.Process(int(pid)) for pid in driver.stdout.readline().split())
     raylet = actors[0].parent()
     try:
