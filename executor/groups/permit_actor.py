@@ -30,7 +30,7 @@ ASK_S = 5.0
 """Seconds after which a request for a permit is answered with "not yet"."""
 
 ACTOR_S = 2.0 * STOPPED_S
-"""Seconds within which an actor that died, or stopped and was ended for it, must be there again."""
+"""Seconds that a job waits for an actor that died, or that is stopped until its guard ends it."""
 
 CALL_S = ASK_S + 15.0
 """Seconds after which a call is given up, and made again."""

@@ -5,7 +5,7 @@ does not notice that Ray and the driver are gone. So the actor makes itself the 
 all that it starts is born, and a shell beside them kills the group, itself included, when
 - the end of a pipe comes that only the actor holds: the kernel closes it when the actor is gone, also in mid-start;
 - the actor's parent, the Ray daemon of its node, is gone, which it is soon after the driver; or
-- a signal stopped the actor STOPPED_S ago, and nobody has let it go on: whoever waits for it, hears of its death.
+- a signal stopped the actor, and nobody has let it go on for STOPPED_S: then those who wait for it hear of its death.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 from typing import Any
 
 STOPPED_S = 60
+"""Seconds for which an actor may be stopped (SIGSTOP) before its guard ends it."""
 
 # $0: the parent, $1: the actor, $2: STOPPED_S. The third line of Linux' status names the state: T if a signal stopped
 # it, t if a debugger did.
@@ -37,8 +38,8 @@ _guards: list[subprocess.Popen[bytes]] = []  # a guard whose pipe is closed woul
 
 
 def guard_group(stopped_s: int = STOPPED_S) -> None:
-    """Start the guard: nothing that this process starts outlives it, and it does not outlive its parent. `stopped_s`:
-    see STOPPED_S."""
+    """Start the guard: nothing that this process starts outlives it, and it does not outlive its parent, nor stays
+    stopped for longer than `stopped_s` seconds."""
     if _guards:
         return
     if os.getpgrp() != os.getpid():

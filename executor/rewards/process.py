@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 START_S = 300.0
 """Longest start. A worker loads no weights, so it gets less than an engine's first half hour: an interpreter and the
-function's imports are up within a minute on a busy machine, and one that was stopped is replaced after five."""
+function's imports are up within a minute on a busy machine, and one that hangs is replaced after five."""
 CLOSE_S = 5.0
 """How long `close` waits for the calls of a killed worker to report their end."""
 

@@ -42,7 +42,7 @@ SEND_S = 5.0
 """A process that waits for requests takes one in microseconds; one that takes none for so long is not well."""
 LOOK_S = 0.5
 ANSWER_BYTES = 1 << 24
-"""Far beyond the longest answer. Only garbage announces a longer one, whose end a start would await until START_S."""
+"""Far beyond the longest answer. Garbage may announce a longer one, and a start would wait START_S for its end."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STARVED_CPU_SHARE = 0.03
 """A process that is ready to run and had less than this share of a CPU was not let run; one that computes gets more."""
@@ -267,7 +267,7 @@ class RewardWorker:
         return bool(self._read) or bool(select.select([self._answers], [], [], 0.0)[0])
 
     def _next(self, until: float) -> Any:
-        """The next answer, "" if it is none; None if the process ends, or does not answer in time (`until`)."""
+        """The next answer; "" if it is no answer; None if the process ends, or nothing comes in time (`until`)."""
         assert self._process is not None
         while True:
             if len(self._read) >= LENGTH.size:

@@ -21,7 +21,7 @@ from rlplan.traces.report import report
 from rlplan.traces.run_log import PLAN_COPY
 
 from ..loaded_runs import load_runs
-from .tiny_job import check_steps, make_plan, write_job, write_plan
+from .tiny_job import ALONE, check_steps, make_plan, write_job, write_plan
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -42,9 +42,8 @@ def job_dir(tiny_model, tmp_path_factory):
 def start(job_dir, out, *options):
     """`rlplan execute` as a newcomer starts it: on this machine, with a Ray of its own."""
     command = [sys.executable, "-m", "rlplan.cli.main", "execute", str(job_dir / "plan.yaml"), "--out", str(out)]
-    alone = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     return subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/", env=alone
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/", env=ALONE
     )
 
 

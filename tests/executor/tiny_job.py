@@ -1,12 +1,16 @@
 """A job of a tiny model in a folder, and plans of it by hand: what whole runs of tests execute."""
 
 import json
+import os
 import shutil
 
 from rlplan.plans.schema.plan import Plan
 from rlplan.plans.yaml.yaml_io import dump, sha256_file
 
 from ..documents import EXPECTED_BESIDE, expected_round
+
+ALONE = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+"""Environment of a command that starts a Ray of its own, also while the suite runs a cluster."""
 
 CLUSTER = """\
 rlplan_cluster: 1

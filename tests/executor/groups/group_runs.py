@@ -1,19 +1,16 @@
 """Jobs of a tiny model that run as one by the command line, and what every journal of theirs keeps."""
 
-import os
 import subprocess
 import sys
 
 from rlplan.traces.run_log import TRACE, read_run
 from rlplan.traces.trace import read_trace
 
-from ..tiny_job import APART, check_steps, make_plan, train_apart, write_job, write_plan
+from ..tiny_job import ALONE, APART, check_steps, make_plan, train_apart, write_job, write_plan
 
 WAIT_S = 400
 COLD_S = 30.0
 PHASES = ("rollout", "train")
-ALONE = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-"""Environment in which `rlplan` starts a Ray of its own, on this machine."""
 
 
 def rlplan(*arguments):

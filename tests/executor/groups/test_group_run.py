@@ -14,8 +14,8 @@ import pytest
 from benchmarks.faults.driver import MARK, marked_processes
 from rlplan.traces.run_log import TRACE, read_run
 
-from ..tiny_job import make_plan, write_plan
-from .group_runs import ALONE, COLD_S, WAIT_S, rlplan, solved, trained, write_member, write_workload
+from ..tiny_job import ALONE, make_plan, write_plan
+from .group_runs import COLD_S, WAIT_S, rlplan, solved, trained, write_member, write_workload
 
 pytestmark = pytest.mark.engine
 

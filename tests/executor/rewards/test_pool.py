@@ -18,7 +18,8 @@ import pytest
 from rlplan.executor.rewards.functions import ScorerConfig
 from rlplan.plans.yaml.errors import InputError
 
-from ..groups.group_runs import ALONE
+from ..conftest import runs
+from ..tiny_job import ALONE
 
 pytestmark = pytest.mark.engine
 
@@ -159,7 +160,7 @@ def test_a_pool_without_workers_says_so_to_whoever_waits(ray_here):
         assert "no_such_module_anywhere" in str(error)
 
 
-# A driver with a reward worker and an actor of permits; it tells their processes, and the one that scores.
+# A driver with a reward worker and an actor of permits. It prints the process ids of what scores and of both actors.
 DRIVER = """
 import os, sys, time
 from pathlib import Path
@@ -182,16 +183,16 @@ time.sleep(600)
 
 def test_actors_that_stop_while_ray_ends_do_not_stay(tmp_path):
     command = [sys.executable, "-c", DRIVER, str(HERE), str(tmp_path / "journal.jsonl")]
-    # With a Ray of its own, which ends with it.
+    # Without the address of the suite's cluster: its own Ray ends with it.
     driver = subprocess.Popen(command, env=ALONE, stdout=subprocess.PIPE, text=True)
     scoring, *actors = (psutil.Process(int(pid)) for pid in driver.stdout.readline().split())
     raylet = actors[0].parent()
     try:
         driver.kill()
-        while alive(raylet.pid):  # Linux wakes stopped processes whose parent ends, but not those that stop afterwards
+        while runs(raylet):  # Linux wakes stopped processes whose parent ends, but not those that stop afterwards
             time.sleep(0.001)
         for actor in actors:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it was faster
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
                 actor.suspend()
         _, left = psutil.wait_procs([scoring, *actors], timeout=60)
         assert not left
